@@ -13,10 +13,13 @@
 #include "engine/engine_loop.h"
 #include "engine/engine_plan.h"
 #include "engine/model_runner.h"
+#include "engine/request_check.h"
 #include "engine/routing_counter.h"
 #include "engine/state_pool.h"
 #include "engine/status_payload.h"
 #include "engine/stream_notifier.h"
+#include "models/engrams/engram_graph.h"
+#include "models/state_codec.h"
 
 namespace mneme {
 namespace {
@@ -114,6 +117,25 @@ class LoopEngine final : public Engine {
   }
   absl::Status DeleteSession(SessionKey key) override {
     return OnLoop<absl::Status>([&] { return loop_->DeleteSession(key); });
+  }
+
+  absl::StatusOr<MemoryReport> InspectMemory(SessionKey key, const MemoryQuery& query) override {
+    const ModelInfo& info = model_->info();
+    MNEME_RETURN_IF_ERROR(
+        CheckKind(/*classify=*/false, info.classes.exist() ? &info.classes : nullptr));
+    if (info.engrams == 0) {
+      return WithReason(absl::UnimplementedError(absl::StrCat(
+                            "the memory of a model of type ", info.architecture,
+                            " is of one piece: expected a model that makes engrams (Memoria)")),
+                        kReasonWrongKind);
+    }
+    const EngramGraph::Parts parts = query.parts();
+    StateImage image(model_->state_layout(), EngramGraph::Fields(model_->state_layout(), parts));
+    MNEME_RETURN_IF_ERROR(OnLoop<absl::Status>([&] { return loop_->ReadState(key, image); }));
+    return ReportMemory(
+        EngramGraph::Read(image.Decode(), {.tokens = info.segment, .working = info.working_engrams},
+                          parts),
+        query);
   }
 
   void Drain(absl::Duration timeout) override {

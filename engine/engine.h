@@ -23,6 +23,7 @@
 #include "engine/request_report.h"
 #include "engine/token_stream.h"
 #include "kernels/backend.h"
+#include "models/engrams/engram_views.h"
 #include "models/model.h"
 #include "tokenizers/tokenizer.h"
 
@@ -86,6 +87,11 @@ class Engine {
   virtual absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                                   absl::Duration ttl) = 0;
   virtual absl::Status DeleteSession(SessionKey key) = 0;
+  // What an idle session's engrams are: as of the time of the call, and without use of the session.
+  // The loop copies the fields that the query needs, and no more; the rest is done here.
+  // UNIMPLEMENTED of a model that makes none, FAILED_PRECONDITION of one that classifies, as it
+  // keeps no sessions; errors of ReportMemory.
+  virtual absl::StatusOr<MemoryReport> InspectMemory(SessionKey key, const MemoryQuery& query) = 0;
 
   // Refuses new requests (UNAVAILABLE), waits for running ones up to `timeout`, then cancels the
   // rest.

@@ -347,6 +347,10 @@ absl::StatusOr<SessionInfo> EngineLoop::ForkSession(const SessionKey& source,
 
 absl::Status EngineLoop::DeleteSession(const SessionKey& key) { return sessions_.Delete(key); }
 
+absl::Status EngineLoop::ReadState(const SessionKey& key, StateImage& image) const {
+  return sessions_.ReadState(key, image);
+}
+
 absl::Status EngineLoop::CheckIntegrity() const {
   std::vector<int> held;  // slots
   int claims = 0;

@@ -39,6 +39,7 @@
 #include "engine/throughput_log.h"
 #include "engine/token_stream.h"
 #include "models/model.h"
+#include "models/state_codec.h"
 #include "tokenizers/tokenizer.h"
 
 namespace mneme {
@@ -100,6 +101,8 @@ class EngineLoop {
   absl::StatusOr<SessionInfo> ForkSession(const SessionKey& source, const SessionKey& target,
                                           absl::Duration ttl);
   absl::Status DeleteSession(const SessionKey& key);
+  // Copies an idle session's fields.
+  absl::Status ReadState(const SessionKey& key, StateImage& image) const;
 
   // Ends all requests.
   void EndAll(const absl::Status& why);

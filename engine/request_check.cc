@@ -16,11 +16,6 @@
 namespace mneme {
 namespace {
 
-absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return FieldError(field, absl::StrCat("is ", value, ", expected ", low, " to ", high));
-}
-
 absl::Status CheckPrompt(const std::vector<int32_t>& prompt, int vocab) {
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] >= 0 && prompt[i] < vocab) continue;
@@ -106,6 +101,11 @@ absl::Status CheckText(const Request& r, const RequestBounds& bounds) {
 }
 
 }  // namespace
+
+absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return FieldError(field, absl::StrCat("is ", value, ", expected ", low, " to ", high));
+}
 
 absl::Status CheckKind(bool classify, const Classes* classes) {
   if (classify == (classes != nullptr)) return absl::OkStatus();

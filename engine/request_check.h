@@ -36,6 +36,9 @@ struct RequestBounds {
 // The error of a request of a kind that the model does not serve; `classify` as in Request.
 absl::Status CheckKind(bool classify, const Classes* classes);
 
+// A whole number of a request.
+absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high);
+
 // For response.logprobs and response.prompt_logprobs as a client gives them.
 absl::Status CheckLogprobs(absl::string_view field, int value);
 

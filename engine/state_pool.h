@@ -14,6 +14,7 @@
 #include "kernels/tensor.h"
 #include "models/context_tables.h"
 #include "models/model.h"
+#include "models/state_codec.h"
 
 namespace mneme {
 
@@ -34,6 +35,11 @@ class StatePool {
   // both are taken. What nothing was written to is left out: memories whose guard says so, blocks
   // of rows that are not filled yet.
   void Copy(int from, int to, int64_t tokens);
+
+  // Copies fields of the state in a taken slab, of a session that was fed `tokens` tokens.
+  absl::Status Read(int slot, int64_t tokens, StateImage& image) const {
+    return image.Copy(backend_, slab(slot), tokens);
+  }
 
   int slots() const { return static_cast<int>(taken_.size()); }
   int free_slots() const { return static_cast<int>(free_.size()); }

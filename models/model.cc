@@ -165,6 +165,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .positions = network.positions,
           .max_context = built.state_layout.max_tokens().value_or(0),
           .engrams = network.engrams,
+          .working_engrams = network.working_engrams,
           .segment = network.segment,
           .trained = built.trained,
           .inserted = network.inserted,

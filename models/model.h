@@ -34,7 +34,8 @@ struct ModelInfo {
   // Tokens that a session can be fed: of what learned positions and state that grows (max_context)
   // have room for, the fewer; 0: any number.
   int64_t max_context = 0;
-  int engrams = 0;  // that a session has room for; 0: the model makes none
+  int engrams = 0;          // that a session has room for; 0: the model makes none
+  int working_engrams = 0;  // that are made of each segment
   int segment = 0;  // positions after which engrams are made of them; 0: the model makes none
   std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
   InsertedPositions inserted = {};

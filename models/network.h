@@ -22,11 +22,12 @@ struct NetworkInfo {
   int vocab = 0;
   int model_dim = 0;
   int layers = 0;
-  int memories = 0;   // that a layer's router chooses from; 0: there is no router
-  int top_k = 0;      // that it chooses for a token
-  int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
-  int engrams = 0;    // that a session has room for; 0: the network makes none
-  int segment = 0;    // positions after which engrams are made of them; 0: the network makes none
+  int memories = 0;         // that a layer's router chooses from; 0: there is no router
+  int top_k = 0;            // that it chooses for a token
+  int positions = 0;        // that were learned: no session can be fed more tokens; 0: any number
+  int engrams = 0;          // that a session has room for; 0: the network makes none
+  int working_engrams = 0;  // that are made of each segment
+  int segment = 0;  // positions after which engrams are made of them; 0: the network makes none
   InsertedPositions inserted = {};
   Classes classes = {};
 

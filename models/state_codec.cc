@@ -184,7 +184,83 @@ absl::Status CheckTensor(const StateField& field, const StateTensor& tensor, int
   return absl::OkStatus();
 }
 
+// `host`: a slab's bytes, those of the field and of its flags at least.
+StateTensor DecodeField(const StateLayout& layout, const StateField& field, const std::byte* host,
+                        int64_t tokens) {
+  StateTensor tensor{
+      .name = field.name, .dtype = CanonicalDType(field), .shape = CanonicalShape(field, tokens)};
+  const int64_t values = ValuesOfRow(field);
+  const int64_t row_bytes = values * SizeOf(tensor.dtype);
+  tensor.bytes.resize(static_cast<size_t>(tensor.shape.elements() * SizeOf(tensor.dtype)));
+  ForEachWrittenRow(layout, field, host, tokens, [&](int64_t offset, int64_t row) {
+    DecodeValues(field, host + offset, values, tensor.bytes.data() + row * row_bytes);
+  });
+  return tensor;
+}
+
 }  // namespace
+
+std::vector<double> StateTensor::Numbers() const {
+  if (dtype == DType::kF64) return Elements<double>();
+  CHECK(dtype == DType::kF32) << name << " is " << Name(dtype);
+  const std::vector<float> values = Elements<float>();
+  return {values.begin(), values.end()};
+}
+
+const StateTensor* CanonicalState::Find(absl::string_view name) const {
+  const auto it = std::find_if(tensors.begin(), tensors.end(),
+                               [&](const StateTensor& tensor) { return tensor.name == name; });
+  return it == tensors.end() ? nullptr : &*it;
+}
+
+const StateTensor& CanonicalState::Get(absl::string_view name) const {
+  const StateTensor* tensor = Find(name);
+  CHECK(tensor != nullptr) << "no tensor " << name;
+  return *tensor;
+}
+
+StateImage::StateImage(const StateLayout& layout, const std::vector<std::string>& fields)
+    : layout_(layout), slab_(new std::byte[static_cast<size_t>(layout.fixed_bytes())]) {
+  std::vector<bool> needed(layout.fields().size());
+  for (size_t i = 0; i < layout.fields().size(); ++i) {
+    const StateField& field = layout.fields()[i];
+    CHECK(field.role != StateRole::kHeldBack) << field.name << " holds writes back";
+    if (std::find(fields.begin(), fields.end(), field.name) == fields.end()) continue;
+    CHECK(!field.grows()) << field.name << " grows";
+    fields_.push_back(&field);
+    needed[i] = true;
+    if (field.guard == StateGuard::kFlags) needed[static_cast<size_t>(field.flags)] = true;
+  }
+  CHECK_EQ(fields_.size(), fields.size()) << "a field is not of this layout";
+  for (size_t i = 0; i < needed.size(); ++i) {
+    const StateField& field = layout.fields()[i];
+    if (!needed[i]) continue;
+    copied_.push_back(&field);
+    std::memset(slab_.get() + field.offset, 0, static_cast<size_t>(field.bytes()));
+  }
+}
+
+absl::Status StateImage::Copy(Backend& backend, const std::byte* slab, int64_t tokens) {
+  tokens_ = tokens;
+  for (const StateField* field : copied_) {
+    backend.CopyToHost(slab_.get() + field->offset, slab + field->offset, field->bytes());
+  }
+  return backend.Synchronize();
+}
+
+CanonicalState StateImage::Decode() const {
+  CanonicalState state{.tokens = tokens_};
+  for (const StateField* field : fields_) {
+    state.tensors.push_back(DecodeField(layout_, *field, slab_.get(), tokens_));
+  }
+  return state;
+}
+
+int64_t StateImage::bytes() const {
+  int64_t bytes = 0;
+  for (const StateField* field : copied_) bytes += field->bytes();
+  return bytes;
+}
 
 absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
                                            const std::byte* slab, int64_t tokens) {
@@ -215,16 +291,7 @@ absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
 
   CanonicalState state{.tokens = tokens};
   for (const StateField& field : layout.fields()) {
-    if (!IsSaved(field)) continue;
-    StateTensor tensor{
-        .name = field.name, .dtype = CanonicalDType(field), .shape = CanonicalShape(field, tokens)};
-    const int64_t values = ValuesOfRow(field);
-    const int64_t row_bytes = values * SizeOf(tensor.dtype);
-    tensor.bytes.resize(static_cast<size_t>(tensor.shape.elements() * SizeOf(tensor.dtype)));
-    ForEachWrittenRow(layout, field, host.data(), tokens, [&](int64_t offset, int64_t row) {
-      DecodeValues(field, host.data() + offset, values, tensor.bytes.data() + row * row_bytes);
-    });
-    state.tensors.push_back(std::move(tensor));
+    if (IsSaved(field)) state.tensors.push_back(DecodeField(layout, field, host.data(), tokens));
   }
   return state;
 }

@@ -14,14 +14,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/backend.h"
 #include "kernels/tensor_view.h"
 #include "models/model.h"
+#include "models/state_layout.h"
 
 namespace mneme {
 
@@ -30,11 +34,26 @@ struct StateTensor {
   DType dtype = DType::kF32;
   Shape shape;
   std::vector<std::byte> bytes;  // row-major
+
+  // Of a dtype that is T, as bits.
+  template <typename T>
+  std::vector<T> Elements() const {
+    std::vector<T> values(bytes.size() / sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+    return values;
+  }
+  // Of f32 or f64.
+  std::vector<double> Numbers() const;
 };
 
 struct CanonicalState {
   int64_t tokens = 0;  // that were fed
   std::vector<StateTensor> tensors;
+
+  // Null if there is none.
+  const StateTensor* Find(absl::string_view name) const;
+  // One that is known to be there.
+  const StateTensor& Get(absl::string_view name) const;
 };
 
 // The state in `slab`, backend memory, of a session that was fed `tokens` tokens. The slab stays as
@@ -42,6 +61,28 @@ struct CanonicalState {
 // its part that grows, meanwhile (RESOURCE_EXHAUSTED), and waits for the device.
 absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
                                            const std::byte* slab, int64_t tokens);
+
+// Some fields of a slab on the host: for who drives a device to copy what others decode.
+class StateImage {
+ public:
+  // Takes and touches the memory, so that Copy finds it there. `fields`: names of the layout's that
+  // have the same size whatever was fed, in a layout without writes held back.
+  StateImage(const StateLayout& layout, const std::vector<std::string>& fields);
+
+  // Waits for the device.
+  absl::Status Copy(Backend& backend, const std::byte* slab, int64_t tokens);
+  // The tensors of these fields alone, in the layout's order. On any thread.
+  CanonicalState Decode() const;
+
+  int64_t bytes() const;  // that Copy copies
+
+ private:
+  const StateLayout& layout_;
+  std::vector<const StateField*> fields_;
+  std::vector<const StateField*> copied_;  // with the flags that say what was written
+  std::unique_ptr<std::byte[]> slab_;      // only the bytes of `copied_` are there
+  int64_t tokens_ = 0;
+};
 
 // Makes `slab`, backend memory of a new session (its phase stays), that state; all bytes are
 // written, but for blocks that are not filled. INVALID_ARGUMENT names the tensor that is missing,

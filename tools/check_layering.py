@@ -42,7 +42,8 @@ THIRD_PARTY = [
     (re.compile(r"^prometheus/"), {"server"}),
     (re.compile(r"^boost/"), {"server", "clients"}),
     (re.compile(r"^(gtest|gmock)/"), set()),
-    (re.compile(r"^(png|zlib)\.h$"), set()),
+    (re.compile(r"^png\.h$"), {"base"}),
+    (re.compile(r"^zlib\.h$"), set()),
 ]
 
 # A CUDA file sees CUDA, the C++ standard library and plain headers: Abseil's cost 4 s of compile time.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,10 +18,12 @@
 #include "base/status_macros.h"
 #include "engine/step_plan.h"
 #include "models/checkpoint.h"
+#include "models/engrams/engram_graph.h"
 #include "models/model.h"
 #include "models/safetensors.h"
 #include "models/state_codec.h"
 #include "tokenizers/tokenizer_loader.h"
+#include "tools/engram_dump.h"
 #include "tools/flag_parser.h"
 #include "tools/layer_tape.h"
 #include "tools/memory_norms.h"
@@ -45,6 +48,9 @@ constexpr char kSynopsis[] =
        mneme-inspect state FOLDER --tokens FILE --dump-state OUT.safetensors
                                                     a session's state behind the tokens, and what each
                                                     layer said of them
+       mneme-inspect state FOLDER --tokens FILE --dump-engrams OUT.jsonl
+                                                    of a model with engrams (Memoria): which there are in
+                                                    each segment, as a line of JSON
        mneme-inspect diff A B                       how two safetensors files differ
 
 Below a routing table: each memory's share of the tokens, and the norm of its matrices after them.
@@ -52,6 +58,12 @@ In a routing table every column is a layer, and its digits are the memories in o
 map every column is a token, every band of rows a layer and every row of it a memory: dark where the token did
 not go, the brighter the larger its weight there. In a map of surprise every column is a token and every line
 a layer, or one of its heads with --by-head: the brighter the larger, and red where it is not finite.
+
+A line of --dump-engrams is the memory at a segment's last token, before it is committed: "segment", "position",
+and of all engrams, oldest first, "births" (segment * engrams of a segment + index), "types" (1 working, 2
+short-term, 3 long-term), "lifespans", "gains" (of their last commit as recalled ones) and "counts", the segments
+for which each pair fired; "recalled", the births of those that the segment's tokens attend to; and "found",
+"null_candidate", "null_recalled" and "columns" of the retrieval that chose them, and "evicted" since the start.
 
 Exit codes: 0 done (diff: the files are equal by bits), 1 they differ, or anything not below, 2 bad
 arguments, 3 the model or file cannot be read, 4 no such device or not enough memory.
@@ -61,7 +73,7 @@ constexpr char kProgram[] = "mneme-inspect";
 
 struct InspectFlags {
   ModelFlags model;
-  std::string prompt, tokens, png, dump_state;
+  std::string prompt, tokens, png, dump_state, dump_engrams;
   SurpriseView surprise;
 };
 
@@ -187,6 +199,7 @@ struct ReadPrompt {
   std::unique_ptr<Tokenizer> tokenizer;  // null: the model has none
   std::vector<int32_t> ids;
   int slot = 0;
+  size_t fed = 0;  // of `ids`
 
   // `output`: a file that is to be written, and its flag. `tape` may be null. On failure,
   // `code` is the exit code that fits.
@@ -218,15 +231,17 @@ struct ReadPrompt {
   }
 
   // `tape` may be null.
-  absl::Status Feed(RoutingTape* tape) {
-    for (size_t fed = 0; fed < ids.size(); fed += kStepTokens) {
-      const auto chunk =
-          std::span(ids).subspan(fed, std::min<size_t>(kStepTokens, ids.size() - fed));
+  absl::Status Feed(RoutingTape* tape) { return FeedTo(ids.size(), tape); }
+  // The tokens before token `end` that were not fed yet.
+  absl::Status FeedTo(size_t end, RoutingTape* tape) {
+    while (fed < end) {
+      const auto chunk = std::span(ids).subspan(fed, std::min<size_t>(kStepTokens, end - fed));
       StepPlan plan;
       plan.AddRow(
           {.slot = slot, .position = static_cast<int64_t>(fed), .tokens = chunk, .samples = true});
       if (tape != nullptr) tape->BeginStep(0, static_cast<int>(chunk.size()));
       MNEME_RETURN_IF_ERROR(tool.runner->Forward(plan, tape));
+      fed += chunk.size();
     }
     return absl::OkStatus();
   }
@@ -234,7 +249,7 @@ struct ReadPrompt {
   absl::StatusOr<CanonicalState> State() {
     return DecodeState(*tool.backend, *tool.model,
                        tool.pool->slabs() + slot * tool.pool->slab_bytes(),
-                       static_cast<int64_t>(ids.size()));
+                       static_cast<int64_t>(fed));
   }
 
   // The text of each token, empty without a tokenizer.
@@ -302,6 +317,47 @@ int DumpState(const InspectFlags& flags) {
   return kExitOk;
 }
 
+// Segment by segment, as engrams are forgotten.
+absl::Status WriteEngrams(ReadPrompt& prompt, std::ostream& out) {
+  const ModelInfo& info = prompt.tool.model->info();
+  const auto length = static_cast<size_t>(info.segment);
+  while (prompt.fed < prompt.ids.size()) {
+    MNEME_RETURN_IF_ERROR(prompt.FeedTo(std::min(prompt.fed + length, prompt.ids.size()),
+                                        /*tape=*/nullptr));
+    MNEME_ASSIGN_OR_RETURN(const CanonicalState state, prompt.State());
+    const EngramGraph graph = EngramGraph::Read(
+        state, {.tokens = info.segment, .working = info.working_engrams}, {.counts = true});
+    out << EngramDumpLine(graph) << "\n";
+  }
+  return absl::OkStatus();
+}
+
+int DumpEngrams(const InspectFlags& flags) {
+  ExitCode code = kExitFailure;
+  auto prompt =
+      ReadPrompt::Load(flags, {"--dump-engrams", flags.dump_engrams}, /*tape=*/nullptr, &code);
+  if (!prompt.ok()) return Report(kProgram, prompt.status(), code);
+  const ModelInfo& info = prompt->tool.model->info();
+  if (info.segment == 0) {
+    return Report(kProgram,
+                  absl::InvalidArgumentError(
+                      absl::StrCat("--dump-engrams: a model of type ", info.architecture,
+                                   ", expected one that generates and makes engrams")),
+                  kExitUsage);
+  }
+  std::ofstream file(flags.dump_engrams, std::ios::binary | std::ios::trunc);
+  const absl::Status written = WriteEngrams(*prompt, file);
+  if (!written.ok()) return Report(kProgram, written, kExitFailure);
+  file.close();
+  if (!file) {
+    return Report(kProgram,
+                  absl::UnavailableError(absl::StrCat("cannot write ", flags.dump_engrams)),
+                  kExitFailure);
+  }
+  absl::PrintF("engrams of %d tokens in %s\n", prompt->ids.size(), flags.dump_engrams);
+  return kExitOk;
+}
+
 int Main(int argc, char** argv) {
   OpenStandardStreams(argv);
   InspectFlags flags;
@@ -311,6 +367,8 @@ int Main(int argc, char** argv) {
   parser.Add("--tokens", "FILE", &flags.tokens, "what is read: token ids separated by white space");
   parser.Add("--dump-state", "FILE", &flags.dump_state,
              "state: write tensors of the state, and of each layer and token");
+  parser.Add("--dump-engrams", "FILE", &flags.dump_engrams,
+             "state: write the engrams of each segment as a line of JSON");
   parser.Add("--png", "FILE", &flags.png, "routing: write the heat map");
   SurpriseView& view = flags.surprise;
   parser.Add("--rows", "N", &view.rows, 0, 1 << 30, "tokens of a table; default 64");
@@ -343,6 +401,7 @@ int Main(int argc, char** argv) {
   if (command == "routing") return PrintRouting(flags);
   if (command == "surprise") return PrintSurprise(flags);
   if (command == "state" && !flags.dump_state.empty()) return DumpState(flags);
+  if (command == "state" && !flags.dump_engrams.empty()) return DumpEngrams(flags);
   if (command == "diff") {
     const auto same = PrintDiff(words[1], words[2]);
     if (!same.ok()) return Report(kProgram, same.status(), kExitModel);

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "engine/step_plan.h"
-#include "models/mixers/engram_state.h"
+#include "models/engrams/engram_graph.h"
 #include "models/state_codec.h"
 
 namespace mneme {
@@ -48,7 +48,9 @@ absl::StatusOr<Recalls> RecallsOf(ToolRunner& tool, std::span<const int32_t> ids
     MNEME_ASSIGN_OR_RETURN(const CanonicalState state,
                            DecodeState(*tool.backend, *tool.model,
                                        tool.pool->slabs() + *slot * tool.pool->slab_bytes(), at));
-    recalls.push_back(RecalledBirths(state));
+    const EngramGraph graph = EngramGraph::Read(state, {.tokens = tool.model->info().segment}, {});
+    std::vector<uint32_t>& births = recalls.emplace_back();
+    for (const size_t i : graph.recalled()) births.push_back(graph.engrams()[i].birth);
   }
   tool.pool->Release(*slot);
   return recalls;

@@ -96,6 +96,7 @@ std::string ToJson(const google::protobuf::Message& message);
 int RunGenerate(const Arguments& arguments);
 int RunChat(const Arguments& arguments);
 int RunSession(const Arguments& arguments);
+int RunMemory(const Arguments& arguments);
 int RunClassify(const Arguments& arguments);
 int RunInfo(const Arguments& arguments);
 int RunAdmin(const Arguments& arguments);

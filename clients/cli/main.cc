@@ -24,6 +24,7 @@ constexpr Command kCommands[] = {
     {"chat", RunChat, "talk to a session, line by line"},
     {"classify", RunClassify, "classes of documents, by a model that classifies"},
     {"session", RunSession, "create, get, list, fork and delete sessions"},
+    {"memory", RunMemory, "what a session's memory holds, for models whose memory are engrams"},
     {"info", RunInfo, "model, capacity and work of the server"},
     {"admin", RunAdmin, "log level, reload, everybody's sessions, for keys marked admin"},
     {"health", RunHealth, "whether the server serves"},

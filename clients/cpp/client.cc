@@ -266,6 +266,16 @@ absl::StatusOr<v1::Session> Client::ForkSession(const v1::ForkSessionRequest& re
   return Ask(stubs_->sessions, &v1::Sessions::Stub::Fork, request);
 }
 
+absl::StatusOr<v1::InspectMemoryResponse> Client::InspectMemory(
+    const v1::InspectMemoryRequest& request) {
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::InspectMemory, request);
+}
+
+absl::StatusOr<v1::ForgetSegmentsResponse> Client::ForgetSegments(
+    const v1::ForgetSegmentsRequest& request) {
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::ForgetSegments, request);
+}
+
 absl::Status Client::DeleteSession(const std::string& name) {
   v1::DeleteSessionRequest request;
   request.set_name(name);

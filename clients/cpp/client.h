@@ -101,6 +101,9 @@ class Client {
   absl::StatusOr<v1::ListSessionsResponse> ListSessions(const v1::ListSessionsRequest& request);
   absl::StatusOr<v1::Session> ForkSession(const v1::ForkSessionRequest& request);
   absl::Status DeleteSession(const std::string& name);
+  absl::StatusOr<v1::InspectMemoryResponse> InspectMemory(const v1::InspectMemoryRequest& request);
+  absl::StatusOr<v1::ForgetSegmentsResponse> ForgetSegments(
+      const v1::ForgetSegmentsRequest& request);
 
   // For keys marked admin.
   absl::StatusOr<v1::SetLogLevelResponse> SetLogLevel(v1::LogLevel level);

@@ -197,6 +197,11 @@ absl::Status SessionManager::Delete(const SessionKey& key) {
   return absl::OkStatus();
 }
 
+absl::Status SessionManager::ReadState(const SessionKey& key, StateImage& image) const {
+  MNEME_ASSIGN_OR_RETURN(const Session* session, FindIdle(key));
+  return pool_.Read(session->slot, session->fed_tokens, image);
+}
+
 absl::StatusOr<SessionInfo> SessionManager::Get(const SessionKey& key) const {
   MNEME_ASSIGN_OR_RETURN(const Session* session, FindNamed(key));
   return Describe(*session);

@@ -18,6 +18,7 @@
 #include "engine/sessions/session.h"
 #include "engine/sessions/session_table.h"
 #include "engine/state_pool.h"
+#include "models/state_codec.h"
 
 namespace mneme {
 
@@ -92,6 +93,8 @@ class SessionManager {
   absl::StatusOr<SessionInfo> Fork(const SessionKey& source, const SessionKey& target,
                                    absl::Duration ttl, int slabs_awaited);
   absl::Status Delete(const SessionKey& key);
+  // Of an idle session.
+  absl::Status ReadState(const SessionKey& key, StateImage& image) const;
   absl::StatusOr<SessionInfo> Get(const SessionKey& key) const;
   // Sorted by key; without `owner`, those of all.
   std::vector<SessionInfo> List(const std::optional<std::string>& owner,

@@ -1,41 +1,24 @@
 #include "models/mixers/engram_state.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
 #include "base/status_macros.h"
 
 namespace mneme {
 namespace {
-
-const StateTensor* FindTensor(const CanonicalState& state, absl::string_view name) {
-  const auto it = std::find_if(
-      state.tensors.begin(), state.tensors.end(),
-      [&](const StateTensor& tensor) { return tensor.name == absl::StrCat("engrams.", name); });
-  return it == state.tensors.end() ? nullptr : &*it;
-}
-
-template <typename T>
-std::vector<T> ElementsOf(const StateTensor& tensor) {
-  std::vector<T> values(tensor.bytes.size() / sizeof(T));
-  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-  return values;
-}
 
 class Checker {
  public:
   Checker(const CanonicalState& state, const EngramConfig& config)
       : state_(state),
         config_(config),
-        types_(Elements<uint8_t>("types")),
-        births_(Elements<uint32_t>("births")),
-        counts_(state) {}
+        types_(Tensor("types").Elements<uint8_t>()),
+        births_(Tensor("births").Elements<uint32_t>()),
+        counts_(FiringCounts::Read(state)) {}
 
   absl::Status Check() {
     MNEME_RETURN_IF_ERROR(CheckTypes());
@@ -50,13 +33,7 @@ class Checker {
     return absl::InvalidArgumentError(absl::StrCat("state tensor \"engrams.", name, "\": ", what));
   }
   const StateTensor& Tensor(absl::string_view name) const {
-    const StateTensor* tensor = FindTensor(state_, name);
-    CHECK(tensor != nullptr) << "no tensor engrams." << name;
-    return *tensor;
-  }
-  template <typename T>
-  std::vector<T> Elements(absl::string_view name) const {
-    return ElementsOf<T>(Tensor(name));
+    return state_.Get(absl::StrCat("engrams.", name));
   }
   EngramType type(size_t i) const { return static_cast<EngramType>(types_[i]); }
   // The segment that the session is in.
@@ -109,28 +86,16 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Of a tensor of numbers.
-  double Number(const StateTensor& tensor, size_t i) const {
-    if (tensor.dtype == DType::kF64) {
-      double value = 0;
-      std::memcpy(&value, tensor.bytes.data() + i * sizeof(double), sizeof(double));
-      return value;
-    }
-    float value = 0;
-    std::memcpy(&value, tensor.bytes.data() + i * sizeof(float), sizeof(float));
-    return value;
-  }
-
   absl::Status CheckLifespans() const {
-    const StateTensor &lifespans = Tensor("lifespans"), &gains = Tensor("gains");
+    const std::vector<double> lifespans = Tensor("lifespans").Numbers();
+    const std::vector<double> gains = Tensor("gains").Numbers();
     for (const size_t i : alive_) {
-      const double lifespan = Number(lifespans, i), gain = Number(gains, i);
-      if (!(lifespan > 0) || !std::isfinite(lifespan)) {
-        return Wrong("lifespans", absl::StrCat("engram ", i, " has ", lifespan,
+      if (!(lifespans[i] > 0) || !std::isfinite(lifespans[i])) {
+        return Wrong("lifespans", absl::StrCat("engram ", i, " has ", lifespans[i],
                                                ", expected a finite number above 0"));
       }
-      if (!(gain >= 0) || !std::isfinite(gain)) {
-        return Wrong("gains", absl::StrCat("engram ", i, " has ", gain,
+      if (!(gains[i] >= 0) || !std::isfinite(gains[i])) {
+        return Wrong("gains", absl::StrCat("engram ", i, " has ", gains[i],
                                            ", expected a finite number from 0 on"));
       }
     }
@@ -140,7 +105,7 @@ class Checker {
   absl::Status CheckCounts() const {
     for (const size_t i : alive_) {
       for (const size_t j : alive_) {
-        const int there = counts_(i, j), back = counts_(j, i);
+        const int there = counts_.Together(i, j), back = counts_.Together(j, i);
         if (there == back) continue;
         return Wrong("counts", absl::StrCat("engrams ", i, " and ", j, " fired together ", there,
                                             " times, and ", back, " times the other way"));
@@ -171,8 +136,8 @@ class Checker {
   }
 
   absl::Status CheckRecalled() const {
-    const auto facts = Elements<int32_t>("facts");
-    const auto recalled = Elements<int32_t>("recalled");
+    const auto facts = Tensor("facts").Elements<int32_t>();
+    const auto recalled = Tensor("recalled").Elements<int32_t>();
     const auto most = static_cast<int32_t>(recalled.size());
     const auto capacity = static_cast<int32_t>(types_.size());
     const int32_t count = facts[kEngramsRecalled], columns = facts[kEngramColumns];
@@ -215,45 +180,11 @@ class Checker {
   const EngramConfig& config_;
   const std::vector<uint8_t> types_;
   const std::vector<uint32_t> births_;
-  const EngramCounts counts_;
+  const FiringCounts counts_;
   std::vector<size_t> alive_;  // oldest first, once births were seen
 };
 
 }  // namespace
-
-EngramCounts::EngramCounts(const CanonicalState& state) {
-  if (const StateTensor* fired = FindTensor(state, "fired"); fired != nullptr) {
-    capacity_ = static_cast<size_t>(fired->shape[0]);
-    words_ = static_cast<size_t>(fired->shape[1]);
-    fired_ = ElementsOf<uint32_t>(*fired);
-    return;
-  }
-  const StateTensor* counts = FindTensor(state, "counts");
-  CHECK(counts != nullptr) << "a state without engrams";
-  capacity_ = static_cast<size_t>(counts->shape[0]);
-  counts_ = ElementsOf<uint16_t>(*counts);
-}
-
-int EngramCounts::operator()(size_t i, size_t j) const {
-  if (words_ == 0) return counts_[i * capacity_ + j];
-  int count = 0;
-  for (size_t w = 0; w < words_; ++w) {
-    count += std::popcount(fired_[i * words_ + w] & fired_[j * words_ + w]);
-  }
-  return count;
-}
-
-std::vector<uint32_t> RecalledBirths(const CanonicalState& state) {
-  const auto elements = [&](absl::string_view name) {
-    const StateTensor* tensor = FindTensor(state, name);
-    CHECK(tensor != nullptr) << "no tensor engrams." << name;
-    return ElementsOf<uint32_t>(*tensor);
-  };
-  const std::vector<uint32_t> recalled = elements("recalled"), births = elements("births");
-  std::vector<uint32_t> of_recalled(elements("facts")[kEngramsRecalled]);
-  for (size_t n = 0; n < of_recalled.size(); ++n) of_recalled[n] = births[recalled[n]];
-  return of_recalled;
-}
 
 absl::Status CheckEngramState(const CanonicalState& state, const EngramConfig& config) {
   return Checker(state, config).Check();

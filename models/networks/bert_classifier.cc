@@ -92,6 +92,7 @@ class BertClassifier final : public Network {
       engrams = *parts.engrams;
       MNEME_ASSIGN_OR_RETURN(engrams.capacity, EngramCapacity(builder, engrams.rules));
       info_.engrams = engrams.capacity;
+      info_.working_engrams = engrams.rules.working;
       MNEME_ASSIGN_OR_RETURN(memory_, EngramMemory::Make(layer, engrams));
     }
     for (int i = 0; i < info_.layers; ++i) {

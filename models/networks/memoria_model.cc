@@ -81,6 +81,7 @@ class MemoriaModel final : public Network {
     EngramConfig engrams = parts.engrams;
     MNEME_ASSIGN_OR_RETURN(engrams.capacity, EngramCapacity(builder, engrams.rules));
     info_.engrams = engrams.capacity;
+    info_.working_engrams = engrams.rules.working;
     info_.segment = segment_ = engrams.segment;
     MNEME_ASSIGN_OR_RETURN(embeddings_, weights.Table(model.embeddings, info_.vocab, model_dim));
     MNEME_ASSIGN_OR_RETURN(positions_, weights.Table(model.positions, parts.positions, model_dim));

@@ -8,6 +8,7 @@
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
 #include "server/grpc/grpc_credentials.h"
+#include "server/grpc/memory_conversion.h"
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/response_conversion.h"
 #include "server/request_conversion.h"
@@ -72,6 +73,17 @@ absl::StatusOr<v1::DeleteSessionResponse> DeleteSession(const EngineAccess& acce
   return v1::DeleteSessionResponse();
 }
 
+absl::StatusOr<v1::InspectMemoryResponse> InspectEngrams(const EngineAccess& access,
+                                                         const std::string& owner,
+                                                         const v1::InspectMemoryRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
+  MNEME_ASSIGN_OR_RETURN(const MemoryQuery query, ToMemoryQuery(request));
+  MNEME_ASSIGN_OR_RETURN(const MemoryReport report,
+                         engine->InspectMemory({owner, request.name()}, query));
+  return ToMemoryMessage(report);
+}
+
 }  // namespace
 
 template <typename Request, typename Response>
@@ -121,6 +133,13 @@ grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* co
                                                  grpc::ByteBuffer* response) {
   return AnswerOwner<v1::DeleteSessionRequest, v1::DeleteSessionResponse>(*context, request,
                                                                           response, &DeleteSession);
+}
+
+grpc::ServerUnaryReactor* SessionService::InspectMemory(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request,
+                                                        grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::InspectMemoryRequest, v1::InspectMemoryResponse>(
+      *context, request, response, &InspectEngrams);
 }
 
 }  // namespace mneme

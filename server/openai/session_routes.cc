@@ -8,12 +8,14 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
 #include "server/http/http_error.h"
 #include "server/http/url.h"
+#include "server/openai/memory_view.h"
 #include "server/request_conversion.h"
 #include "server/session_listing.h"
 
@@ -97,8 +99,24 @@ absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http)
   return SessionJson(info, *engine);
 }
 
+absl::StatusOr<Json> InspectMemory(Engine& engine, const std::string& owner,
+                                   const std::string& session,
+                                   const std::map<std::string, std::string>& fields) {
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(session, "session_id"));
+  MNEME_ASSIGN_OR_RETURN(const MemoryQuery query, ReadMemoryQuery(fields));
+  MNEME_ASSIGN_OR_RETURN(const MemoryReport report, engine.InspectMemory({owner, session}, query));
+  return MemoryJson(session, query, report);
+}
+
 absl::StatusOr<Json> Get(const EngineAccess& access, const HttpRequest& http) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  // A session may be called "a/memory", too: it is the query that asks for a view.
+  absl::string_view name = http.route_argument;
+  std::map<std::string, std::string> query;
+  MNEME_ASSIGN_OR_RETURN(query, ParseQuery(http.query));
+  if (query.contains("view") && absl::ConsumeSuffix(&name, "/memory")) {
+    return InspectMemory(*engine, http.owner, std::string(name), query);
+  }
   MNEME_RETURN_IF_ERROR(ValidateSessionName(http.route_argument, "session_id"));
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
                          engine->GetSession({http.owner, http.route_argument}));

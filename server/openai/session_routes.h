@@ -20,6 +20,7 @@ class SessionRoutes {
   //   GET    /v1/sessions            ?prefix= &limit= &after=
   //   POST   /v1/sessions            {session_id, session_ttl_ms, fork_of}
   //   GET    /v1/sessions/{session}
+  //   GET    /v1/sessions/{session}/memory  ?view= and the fields of memory_view.h
   //   DELETE /v1/sessions/{session}
   void AddRoutes(HttpRoutes& routes);
 

@@ -149,6 +149,7 @@ TEST_F(EngineClassifyTest, WhatCannotBeClassifiedIsRefusedByName) {
               HasSubstr("the model classifies texts and generates none: expected Classify"));
   EXPECT_EQ((*engine)->CreateSession({"", "s"}, absl::ZeroDuration()).status().code(),
             absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf((*engine)->InspectMemory({"", "s"}, {}).status()), kReasonWrongKind);
 
   const auto other = Engine::Create(std::make_unique<FaultyBackend>(),
                                     std::make_unique<FakeModel>(), nullptr, {}, Small(), clock_);

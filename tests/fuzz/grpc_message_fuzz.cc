@@ -9,6 +9,7 @@
 #include "mneme/v1/inference.pb.h"
 #include "mneme/v1/sessions.pb.h"
 #include "server/grpc/chat_conversion.h"
+#include "server/grpc/memory_conversion.h"
 #include "server/grpc/parse_error.h"
 #include "server/request_conversion.h"
 #include "tests/fuzz/request_fuzz.h"
@@ -58,6 +59,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   v1::CreateSessionRequest create;
   if (Parse(data, size, create)) (void)ToTtl("ttl_ms", create.ttl_ms(), Served().facts);
+  v1::InspectMemoryRequest inspect;
+  if (Parse(data, size, inspect)) {
+    const absl::StatusOr<MemoryQuery> query = ToMemoryQuery(inspect);
+    Require(query.ok() || absl::IsInvalidArgument(query.status()), "a view is at fault");
+  }
   v1::TokenizeRequest tokenize;
   (void)Parse(data, size, tokenize);
   return 0;

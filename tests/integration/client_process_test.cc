@@ -135,6 +135,56 @@ TEST(ClientProcessTest, DocumentsAreClassified) {
               HasSubstr("classes    NEGATIVE, POSITIVE (softmax)"));
 }
 
+TEST(ClientProcessTest, MemoryIsShownAndDrawn) {
+  const TemporaryFolder folder;
+  const std::string model = folder.path() + "/model";
+  ASSERT_EQ(RunProgram({kMakeModel, "--shape", "gpt2-with-memoria-tiny", "--out", model}).code, 0);
+  const Server server({"--model", model});
+  const std::string text(200, 'a');  // 28 segments of 7
+  ASSERT_EQ(RunClient(server, {"generate", "-s", "anna", "--max-tokens=1", text}).code, 0);
+  const Result all = RunClient(server, {"memory", "show", "anna", "--order", "lifespan"});
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_THAT(all.out, ContainsRegex("anna: 20[0-9] tokens; segment 28 is open, of 7 tokens\n"
+                                     "engrams    3 working, 6 short-term, [0-9]+ long-term; "));
+  EXPECT_THAT(all.out, ContainsRegex("BIRTH KIND .*TOKENS\n +[0-9]+ (working|short|long).* "
+                                     "(yes|no) +[0-9]+-[0-9]+\n"));
+  const Result one =
+      RunClient(server, {"memory", "show", "anna", "--kind=working", "--limit=1", "--json"});
+  EXPECT_THAT(one.out,
+              AllOf(HasSubstr("\"engrams\":[{\"birth\":81,\"kind\":\"ENGRAM_KIND_WORKING\""),
+                    HasSubstr("\"segment\":\"27\",\"first_token\":\"189\"")));
+  EXPECT_THAT(RunClient(server, {"memory", "show", "anna", "--histogram=age", "--log"}).out,
+              ContainsRegex("engrams by age\n +0 +1 +3  #+\n"));
+  EXPECT_THAT(RunClient(server, {"memory", "show", "anna", "--contiguity"}).out,
+              ContainsRegex("SEGMENTS .*\n +0 +[0-9]+ +[01]\\.[0-9]+  #+\n"));
+  EXPECT_THAT(RunClient(server, {"memory", "graph", "anna", "--limit=1"}).out,
+              ContainsRegex("^ +FROM .*BACK\n +[0-9]+ +[0-9]+ +[0-9]+ +[01]\\.[0-9]+ .*\n$"));
+  const std::string picture = folder.path() + "/graph.png";
+  const Result drawn = RunClient(server, {"memory", "graph", "anna", "--png", picture});
+  EXPECT_THAT(drawn.out, ContainsRegex("^[0-9]+ engrams and [0-9]+ edges in "));
+  std::ifstream file(picture, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(bytes.substr(1, 3), "PNG");
+  EXPECT_EQ(RunClient(server, {"memory", "graph", "anna", "--png", folder.path()}).code, 1);
+
+  EXPECT_EQ(RunClient(server, {"memory", "show", "bert"}).code, 4);
+  EXPECT_THAT(RunClient(server, {"memory", "show", "anna", "--limit=10001"}).err,
+              HasSubstr("engrams.limit is 10001, expected 0 to 10000"));
+  EXPECT_EQ(RunClient(server, {"memory", "graph", "anna", "--birth=9999"}).code, 4);
+  EXPECT_EQ(RunClient(server, {"memory", "graph", "anna", "--order=gain"}).code, 2);
+  EXPECT_EQ(RunClient(server, {"memory", "show", "anna", "--bins=3"}).code, 2);
+  EXPECT_EQ(RunClient(server, {"memory", "show"}).code, 2);
+  EXPECT_EQ(RunClient(server, {"memory", "forget", "anna", "--segments=3"}).code, 2);
+}
+
+TEST(ClientProcessTest, MemoryOfOnePieceIsNotShown) {
+  Server server;
+  ASSERT_EQ(RunClient(server, {"session", "create", "anna"}).code, 0);
+  const Result none = RunClient(server, {"memory", "show", "anna"});
+  EXPECT_EQ(none.code, 4);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("type mom is of one piece")));
+}
+
 TEST(ClientProcessTest, HealthWaitsForAServerIfAsked) {
   const HeldPort port;
   const std::string address = "127.0.0.1:" + port.number();

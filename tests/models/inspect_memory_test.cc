@@ -2,12 +2,14 @@
 // own, and how surprising trained memories find each token.
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/log.h"
@@ -15,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "models/safetensors.h"
 #include "tests/models/golden.h"
+#include "tests/models/memoria_golden.h"
 #include "tests/models/run_tool.h"
 #include "tests/models/test_folder.h"
 
@@ -88,6 +91,78 @@ TEST(InspectMemoryTest, ADumpHasWhatTheReferencesHave) {
       EXPECT_GE(compared, 8) << name;
     }
   }
+}
+
+// The memory of a segment has its own new engrams, and firings of them and of what they recalled,
+// beside what the reference has behind the segment before.
+void ExpectCommitted(const nlohmann::json& line, const StoredTensors& golden,
+                     const std::string& prefix) {
+  const nlohmann::json &births = line["births"], &recalled = line["recalled"];
+  std::vector<double> got_births, types, lifespans, counts;
+  for (size_t i = 0; i < births.size(); ++i) {
+    if (line["types"][i] == 1) continue;
+    got_births.push_back(births[i]);
+    types.push_back(line["types"][i]);
+    lifespans.push_back(line["lifespans"][i]);
+    const auto fired = [&](size_t j) {
+      return std::find(recalled.begin(), recalled.end(), births[j]) != recalled.end();
+    };
+    for (size_t j = 0; j < births.size(); ++j) {
+      if (line["types"][j] == 1) continue;
+      counts.push_back(line["counts"][i][j].get<double>() - (fired(i) && fired(j) ? 1 : 0));
+    }
+  }
+  EXPECT_EQ(got_births, Values<int32_t>(golden, prefix + "birth")) << prefix;
+  EXPECT_EQ(types, Values<uint8_t>(golden, prefix + "type")) << prefix;
+  EXPECT_EQ(counts, Values<int32_t>(golden, prefix + "counts")) << prefix;
+  const std::vector<double> want = Values<float>(golden, prefix + "lifespan");
+  ASSERT_EQ(lifespans.size(), want.size());
+  EXPECT_LE(LargestError(lifespans, want), 1e-4) << prefix;
+}
+
+TEST(InspectMemoryTest, EngramsOfEverySegmentAreTheReferences) {
+  int checked = 0;
+  for (const std::string& name : MemoriaFolders("memoria_gpt2")) {
+    const TestFolder folder;
+    const StoredTensors golden = ReadTensors(GoldenFolder(name) + "/golden.safetensors");
+    folder.Write("ids.txt", absl::StrJoin(Values<int32_t>(golden, "input_ids"), " "));
+    const ToolOutcome outcome =
+        RunTool("mneme-inspect",
+                absl::StrCat("state ", GoldenFolder(name), " --tokens ", folder.File("ids.txt"),
+                             " --dump-engrams ", folder.File("dump")));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    std::ifstream file(folder.File("dump"));
+    int64_t segment = 0;
+    for (std::string text; std::getline(file, text); ++segment) {
+      const nlohmann::json line = nlohmann::json::parse(text);
+      ASSERT_EQ(line["segment"], segment);
+      const std::string prefix = absl::StrFormat("s%03d.", segment);
+      if (segment == 0) {
+        EXPECT_TRUE(line["births"].empty());
+        continue;
+      }
+      EXPECT_EQ(line["recalled"].get<std::vector<double>>(),
+                Values<int32_t>(golden, prefix + "rem"))
+          << name << " " << prefix;
+      EXPECT_EQ(line["found"], Values<int32_t>(golden, prefix + "found").size());
+      EXPECT_EQ(line["columns"], Values<int32_t>(golden, prefix + "flags")[3]);
+      if (segment == 1) continue;
+      ExpectCommitted(line, golden, absl::StrFormat("s%03d.", segment - 1));
+      ++checked;
+    }
+  }
+  EXPECT_GE(checked, 5);
+}
+
+TEST(InspectMemoryTest, EngramsOfOtherModelsAreRefused) {
+  const TestFolder folder;
+  folder.Write("ids.txt", "1 2 3");
+  const ToolOutcome outcome =
+      RunTool("mneme-inspect",
+              absl::StrCat("state ", GoldenFolder("mom"), " --tokens ", folder.File("ids.txt"),
+                           " --dump-engrams ", folder.File("dump")));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("--dump-engrams: a model of type mom"));
 }
 
 TEST(InspectMemoryTest, AnyModelsStateIsDumpedUnderItsOwnNames) {

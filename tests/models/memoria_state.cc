@@ -1,33 +1,19 @@
 #include "tests/models/memoria_state.h"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/json_text.h"
 #include "base/log.h"
+#include "models/engrams/engram_graph.h"
 #include "models/mixers/engram_capacity.h"
-#include "models/mixers/engram_state.h"
 #include "models/state_codec.h"
 #include "models/state_layout.h"
 #include "tests/support/workbench.h"
 
 namespace mneme {
 namespace {
-
-template <typename T>
-std::vector<T> Elements(const StateTensor& tensor) {
-  std::vector<T> values(tensor.bytes.size() / sizeof(T));
-  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-  return values;
-}
-
-std::vector<double> Numbers(const StateTensor& tensor) {
-  if (tensor.dtype == DType::kF64) return Elements<double>(tensor);
-  const std::vector<float> values = Elements<float>(tensor);
-  return {values.begin(), values.end()};
-}
 
 StateView ViewOf(ModelDriver& driver, int slot, const char* name) {
   const StateLayout& layout = driver.model().state_layout();
@@ -58,45 +44,38 @@ MemoriaState ReadMemoriaState(ModelDriver& driver, int slot) {
   const auto decoded =
       DecodeState(driver.backend(), driver.model(), driver.Slab(slot), driver.position(slot));
   CHECK_OK(decoded.status());
-  std::map<std::string, const StateTensor*> tensors;
-  for (const StateTensor& tensor : decoded->tensors) tensors[tensor.name] = &tensor;
-  const auto get = [&](const char* name) -> const StateTensor& { return *tensors.at(name); };
-  const auto types = Elements<uint8_t>(get("engrams.types"));
-  const auto births = Elements<uint32_t>(get("engrams.births"));
-  const EngramCounts counts(*decoded);
-  const auto recalled = Elements<int32_t>(get("engrams.recalled"));
-  const std::vector<double> lifespans = Numbers(get("engrams.lifespans"));
-  const std::vector<double> gains = Numbers(get("engrams.gains"));
-  const std::vector<double> vectors = Numbers(get("engrams.vectors"));
-  const StateTensor& weights = get("engrams.weights");
-  const std::vector<double> sums = Numbers(weights);
-  const size_t capacity = types.size(), dim = vectors.size() / capacity;
+  const ModelInfo& info = driver.model().info();
+  const EngramGraph graph = EngramGraph::Read(
+      *decoded,
+      {.tokens = std::max(info.segment, info.classes.segment), .working = info.working_engrams},
+      {.counts = true});
+  const std::vector<double> vectors = decoded->Get("engrams.vectors").Numbers();
+  const StateTensor& weights = decoded->Get("engrams.weights");
+  const std::vector<double> sums = weights.Numbers();
+  const size_t count = graph.engrams().size();
+  const auto dim = static_cast<int64_t>(vectors.size()) / graph.capacity();
 
-  std::vector<size_t> slots;
-  for (size_t i = 0; i < capacity; ++i) {
-    if (types[i] != 0) slots.push_back(i);
-  }
-  std::sort(slots.begin(), slots.end(), [&](size_t a, size_t b) { return births[a] < births[b]; });
-  MemoriaState state = {.facts = Elements<int32_t>(get("engrams.facts"))};
-  for (const size_t i : slots) {
-    const auto begin = vectors.begin() + static_cast<int64_t>(i * dim);
-    MemoriaState::Engram engram = {.birth = births[i],
-                                   .type = static_cast<EngramType>(types[i]),
-                                   .lifespan = lifespans[i],
-                                   .gain = gains[i],
-                                   .x = {begin, begin + static_cast<int64_t>(dim)}};
-    for (const size_t j : slots) engram.counts.push_back(counts(i, j));
+  MemoriaState state = {.recalled = graph.recalled(),
+                        .facts = decoded->Get("engrams.facts").Elements<int32_t>()};
+  for (size_t i = 0; i < count; ++i) {
+    const GraphEngram& from = graph.engrams()[i];
+    const auto begin = vectors.begin() + static_cast<int64_t>(from.slot) * dim;
+    MemoriaState::Engram engram = {.birth = from.birth,
+                                   .type = from.type,
+                                   .lifespan = from.lifespan,
+                                   .gain = from.last_gain,
+                                   .x = {begin, begin + dim}};
+    for (size_t j = 0; j < count; ++j) {
+      engram.counts.push_back(static_cast<int32_t>(graph.together(i, j)));
+    }
     state.engrams.push_back(std::move(engram));
   }
   const auto room = static_cast<size_t>(weights.shape[2]);
   const auto lines = static_cast<size_t>(weights.shape[0] * weights.shape[1]);
-  for (int i = 0; i < state.facts[kEngramsRecalled]; ++i) {
-    const auto at = std::find(slots.begin(), slots.end(), static_cast<size_t>(recalled[i]));
-    CHECK(at != slots.end()) << "a recalled engram that is dead";
-    state.recalled.push_back(static_cast<size_t>(at - slots.begin()));
+  for (size_t i = 0; i < state.recalled.size(); ++i) {
     double sum = 0, all = 0;
     for (size_t line = 0; line < lines; ++line) {
-      sum += sums[line * room + static_cast<size_t>(i)];
+      sum += sums[line * room + i];
       all += std::accumulate(sums.begin() + static_cast<int64_t>(line * room),
                              sums.begin() + static_cast<int64_t>((line + 1) * room), 0.0);
     }

@@ -1,6 +1,7 @@
 // The codec on fields that no architecture has all of: counted rows, rings, coarse numbers.
 #include "models/state_codec.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -126,6 +127,37 @@ TEST_F(StateCodecTest, MemoriesThatWereNotWrittenAreZeros) {
   ASSERT_EQ(state.tensors.size(), 2u) << "nothing is held back in a canonical state";
   EXPECT_THAT(Values<uint8_t>(state.tensors[0]), ElementsAre(0, 1));
   EXPECT_THAT(Values<float>(state.tensors[1]), ElementsAre(0, 0, 5, 6));
+}
+
+// An image copies the fields that are asked for, with the flags that guard them, and no others.
+TEST_F(StateCodecTest, AnImageIsSomeFieldsOfTheWhole) {
+  StateLayout layout;
+  const StateField flags = layout.Add({.name = "flags", .dtype = DType::kU8, .shape = {3}});
+  const StateField guarded = layout.Add({.name = "guarded",
+                                         .dtype = DType::kF32,
+                                         .shape = {3, 2},
+                                         .guard = StateGuard::kFlags,
+                                         .flags = flags.index});
+  layout.Add({.name = "other", .dtype = DType::kF32, .shape = {100}});
+  const StateField numbers = layout.Add({.name = "numbers", .dtype = DType::kI32, .shape = {1, 2}});
+  std::vector<std::byte> slab(static_cast<size_t>(layout.slab_bytes()), std::byte{0xff});
+  const uint8_t set[] = {1, 0, 1};
+  const float values[] = {1, 2, 3, 4, 5, 6};
+  const int32_t ints[] = {-7, 8};
+  std::memcpy(slab.data() + flags.offset, set, sizeof(set));
+  std::memcpy(slab.data() + guarded.offset, values, sizeof(values));
+  std::memcpy(slab.data() + numbers.offset, ints, sizeof(ints));
+
+  StateImage image(layout, {"guarded", "numbers"});
+  EXPECT_EQ(image.bytes(), 3 + 24 + 8);
+  ASSERT_TRUE(image.Copy(*backend_, slab.data(), /*tokens=*/5).ok());
+  std::fill(slab.begin(), slab.end(), std::byte{0});  // it is a copy
+  const CanonicalState state = image.Decode();
+  EXPECT_EQ(state.tokens, 5);
+  ASSERT_EQ(state.tensors.size(), 2u);
+  EXPECT_THAT(state.Get("guarded").Numbers(), ElementsAre(1, 2, 0, 0, 5, 6));
+  EXPECT_THAT(state.Get("numbers").Elements<int32_t>(), ElementsAre(-7, 8));
+  EXPECT_EQ(state.Find("other"), nullptr);
 }
 
 TEST_F(StateCodecTest, ASessionThatWasFedNothingIsZeros) {

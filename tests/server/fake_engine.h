@@ -168,6 +168,22 @@ class FakeEngine final : public Engine {
     absl::MutexLock lock(&mu_);
     return sessions_.erase(key) > 0 ? absl::OkStatus() : absl::NotFoundError("none");
   }
+  // Answers with what set_report gave; `memory_queries` tells what was asked.
+  absl::StatusOr<MemoryReport> InspectMemory(SessionKey key, const MemoryQuery& query) override {
+    const absl::StatusOr<SessionInfo> info = GetSession(key);
+    if (!info.ok()) return info.status();
+    absl::MutexLock lock(&mu_);
+    memory_queries_.push_back(query);
+    return report_;
+  }
+  void set_report(absl::StatusOr<MemoryReport> report) {
+    absl::MutexLock lock(&mu_);
+    report_ = std::move(report);
+  }
+  std::vector<MemoryQuery> memory_queries() const {
+    absl::MutexLock lock(&mu_);
+    return memory_queries_;
+  }
 
   void Drain(absl::Duration) override {}
   const ModelInfo& model_info() const override { return info_; }
@@ -195,6 +211,8 @@ class FakeEngine final : public Engine {
   std::function<void(FakeRequest&)> on_submit_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<FakeRequest>> requests_ ABSL_GUARDED_BY(mu_);
   std::map<SessionKey, SessionInfo> sessions_ ABSL_GUARDED_BY(mu_);
+  absl::StatusOr<MemoryReport> report_ ABSL_GUARDED_BY(mu_) = MemoryReport{};
+  std::vector<MemoryQuery> memory_queries_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace mneme

@@ -137,7 +137,8 @@ class FakeServer:
         yield from self._next(request, context)
 
     Chat = Generate
-    Classify = Tokenize = Detokenize = GetInfo = Create = Get = List = Fork = Delete = _next
+    Classify = Tokenize = Detokenize = GetInfo = _next
+    Create = Get = List = Fork = Delete = InspectMemory = ForgetSegments = _next
 
 
 def session(name: str, position: int = 0, ttl_ms: int = -1) -> sessions_pb2.Session:

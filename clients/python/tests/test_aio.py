@@ -8,7 +8,7 @@ import pytest
 
 import mneme
 from mneme.v1 import inference_pb2 as pb
-from mneme.v1 import sessions_pb2
+from mneme.v1 import memory_pb2, sessions_pb2
 
 from fake_server import answer, session
 
@@ -210,6 +210,14 @@ def test_sessions_and_the_rest(server):
 
         server.says(pb.ClassifyResponse(results=[pb.Classification(label="good")]))
         assert [c.label for c in await client.classify(["a"])] == ["good"]
+        memory = memory_pb2.InspectMemoryResponse(summary=memory_pb2.MemorySummary(free=3))
+        server.says(memory)
+        report = await client.session("a").inspect_memory(edges=mneme.EdgesView())
+        assert report.summary.free == 3
+        assert server.requests[-1].edges.limit == 100
+        server.says(memory_pb2.ForgetSegmentsResponse(short_term=2))
+        gone = await client.session("a").forget_segments(0, 1)
+        assert gone == mneme.ForgottenEngrams(0, 2, 0)
         server.says(pb.TokenizeResponse(token_ids=[1]))
         assert (await client.tokenize("a")).ids == (1,)
         server.says(pb.DetokenizeResponse(text="a"))

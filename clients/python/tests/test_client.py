@@ -11,7 +11,7 @@ import pytest
 import mneme
 from mneme.retry import Attempts
 from mneme.v1 import inference_pb2 as pb
-from mneme.v1 import sessions_pb2
+from mneme.v1 import memory_pb2, sessions_pb2
 
 from fake_server import answer, session
 
@@ -480,6 +480,63 @@ def test_classify_takes_texts_pairs_and_token_ids(server, client):
     assert not request.HasField("add_special_tokens")
     with pytest.raises(TypeError, match="expected a list of documents"):
         client.classify("a")
+
+
+def test_memory_is_inspected_by_views(server, client):
+    server.says(
+        memory_pb2.InspectMemoryResponse(
+            summary=memory_pb2.MemorySummary(position=300, segment=1, working=2, free=62),
+            engrams=[
+                memory_pb2.Engram(
+                    birth=5,
+                    kind=memory_pb2.ENGRAM_KIND_LONG_TERM,
+                    lifespan=2.5,
+                    recalled=True,
+                    source=memory_pb2.SegmentRange(segment=2, first_token=20, end_token=30),
+                )
+            ],
+            edges=[memory_pb2.EngramEdge(**{"from": 3}, to=5, count=4, weight=0.5, weight_back=1)],
+            histogram=[memory_pb2.HistogramBin(**{"from": 1}, to=2, engrams=7)],
+            contiguity=[memory_pb2.ContiguityBin(distance=1, mean_weight=0.25, pairs=8)],
+        )
+    )
+    report = client.sessions.inspect_memory(
+        "anna",
+        engrams=mneme.EngramsView(
+            order=mneme.EngramOrder.LIFESPAN, kind=mneme.EngramKind.LONG_TERM, limit=3
+        ),
+        edges=mneme.EdgesView(birth=0, min_weight=0.5),
+        histogram=mneme.HistogramView(mneme.HistogramQuantity.AGE, logarithmic=True),
+        contiguity=mneme.ContiguityView(),
+    )
+    assert report.summary.free == 62
+    assert report.engrams[0].kind is mneme.EngramKind.LONG_TERM
+    assert report.engrams[0].source == mneme.SegmentRange(2, 20, 30)
+    assert report.edges == (mneme.EngramEdge(3, 5, 4, 0.5, 1.0),)
+    assert report.histogram == (mneme.HistogramBin(1.0, 2.0, 7),)
+    assert report.contiguity == (mneme.ContiguityBin(1, 0.25, 8),)
+    request = server.requests[-1]
+    assert request.name == "anna"
+    assert request.engrams.order == memory_pb2.EngramsView.ORDER_LIFESPAN
+    assert request.engrams.kind == memory_pb2.ENGRAM_KIND_LONG_TERM
+    assert request.engrams.limit == 3
+    assert not request.engrams.HasField("birth")
+    assert request.edges.HasField("birth")
+    assert request.edges.min_weight == 0.5
+    assert request.histogram.quantity == memory_pb2.HistogramView.QUANTITY_AGE
+    assert request.histogram.logarithmic
+    assert request.contiguity.max_distance == 200
+
+    server.says(memory_pb2.InspectMemoryResponse())
+    assert client.session("anna").inspect_memory().engrams == ()
+    assert not server.requests[-1].HasField("engrams")
+
+
+def test_segments_are_forgotten(server, client):
+    server.says(memory_pb2.ForgetSegmentsResponse(working=1, long_term=3))
+    assert client.session("anna").forget_segments(2, 5) == mneme.ForgottenEngrams(1, 0, 3)
+    request = server.requests[-1]
+    assert (request.name, request.first, request.end) == ("anna", 2, 5)
 
 
 def test_tokenize_and_detokenize(server, client):

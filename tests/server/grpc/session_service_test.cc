@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,125 @@ TEST_F(SessionServiceTest, ListsComeInPagesInOrderOfNames) {
   EXPECT_EQ(client_->ListSessions(request)->total_count(), 2);
   request.set_page_size(1001);
   EXPECT_EQ(client_->ListSessions(request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+MemoryReport SmallReport() {
+  return {.summary = {.position = 30,
+                      .segment = 2,
+                      .segment_tokens = 10,
+                      .capacity = 8,
+                      .working = 1,
+                      .free = 7,
+                      .lifespan_sum = 2.5,
+                      .evictions = 4,
+                      .history_wrapped = true},
+          .engrams = {{.engram = {.birth = 3,
+                                  .type = EngramType::kLongTerm,
+                                  .lifespan = 2.5,
+                                  .last_gain = 0.5,
+                                  .norm = 6,
+                                  .recalled = true},
+                       .age = 1,
+                       .firings = 9,
+                       .source = {1, 10, 20}}},
+          .edges = {{.from = 3, .to = 4, .count = 2, .weight = 0.5, .weight_back = 1}},
+          .histogram = {{.from = 1, .to = 2, .engrams = 5}},
+          .contiguity = {{.distance = 6, .mean_weight = 0.25, .pairs = 7}}};
+}
+
+TEST_F(SessionServiceTest, MemoryIsShownAsItIsAskedFor) {
+  ASSERT_TRUE(Create("a").ok());
+  engine_.set_report(SmallReport());
+  v1::InspectMemoryRequest request;
+  request.set_name("a");
+  ASSERT_TRUE(client_->InspectMemory(request).ok());
+  const MemoryQuery bare = engine_.memory_queries().back();
+  EXPECT_FALSE(bare.engrams.has_value() || bare.edges.has_value() || bare.histogram.has_value() ||
+               bare.contiguity.has_value());
+
+  request.mutable_engrams()->set_order(v1::EngramsView::ORDER_GAIN);
+  request.mutable_engrams()->set_kind(v1::ENGRAM_KIND_LONG_TERM);
+  request.mutable_edges()->set_birth(0);
+  request.mutable_edges()->set_min_weight(0.5);
+  request.mutable_histogram()->set_quantity(v1::HistogramView::QUANTITY_CREATION);
+  request.mutable_histogram()->set_logarithmic(true);
+  request.mutable_contiguity()->set_max_distance(5);
+  const auto memory = client_->InspectMemory(request);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const MemoryQuery query = engine_.memory_queries().back();
+  EXPECT_EQ(query.engrams->order, EngramsQuery::Order::kGain);
+  EXPECT_EQ(query.engrams->kind, EngramType::kLongTerm);
+  EXPECT_EQ(query.engrams->limit, 100);
+  EXPECT_EQ(query.edges->birth, 0u);
+  EXPECT_EQ(query.edges->min_count, 1);
+  EXPECT_EQ(query.edges->min_weight, 0.5);
+  EXPECT_EQ(query.edges->limit, 100);
+  EXPECT_EQ(query.histogram->quantity, HistogramQuery::Quantity::kCreation);
+  EXPECT_EQ(query.histogram->bins, 20);
+  EXPECT_TRUE(query.histogram->logarithmic);
+  EXPECT_EQ(query.contiguity->max_distance, 5);
+
+  EXPECT_EQ(memory->summary().segment_tokens(), 10);
+  EXPECT_EQ(memory->summary().evictions(), 4);
+  EXPECT_TRUE(memory->summary().history_wrapped());
+  ASSERT_EQ(memory->engrams_size(), 1);
+  EXPECT_EQ(memory->engrams(0).kind(), v1::ENGRAM_KIND_LONG_TERM);
+  EXPECT_EQ(memory->engrams(0).norm(), 6);
+  EXPECT_EQ(memory->engrams(0).source().end_token(), 20);
+  EXPECT_EQ(memory->edges(0).weight_back(), 1);
+  EXPECT_EQ(memory->histogram(0).engrams(), 5);
+  EXPECT_EQ(memory->contiguity(0).pairs(), 7);
+}
+
+TEST_F(SessionServiceTest, ViewsOutOfRangeAreRefusedByName) {
+  ASSERT_TRUE(Create("a").ok());
+  const auto refused = [this](auto change) {
+    v1::InspectMemoryRequest request;
+    request.set_name("a");
+    change(request);
+    const absl::Status status = client_->InspectMemory(request).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    const auto fields = DetailsOf(status).fields;
+    return fields.size() == 1 ? fields[0].field : "";
+  };
+  using Request = v1::InspectMemoryRequest;
+  EXPECT_EQ(refused([](Request& r) { r.set_name("with space"); }), "name");
+  EXPECT_EQ(refused([](Request& r) { r.mutable_engrams()->set_limit(10001); }), "engrams.limit");
+  EXPECT_EQ(refused([](Request& r) { r.mutable_engrams()->set_limit(-1); }), "engrams.limit");
+  EXPECT_EQ(
+      refused([](Request& r) { r.mutable_engrams()->set_kind(static_cast<v1::EngramKind>(4)); }),
+      "engrams.kind");
+  EXPECT_EQ(refused([](Request& r) {
+              r.mutable_engrams()->set_order(static_cast<v1::EngramsView::Order>(9));
+            }),
+            "engrams.order");
+  EXPECT_EQ(refused([](Request& r) { r.mutable_edges()->set_limit(20001); }), "edges.limit");
+  EXPECT_EQ(refused([](Request& r) { r.mutable_edges()->set_min_count(-2); }), "edges.min_count");
+  EXPECT_EQ(refused([](Request& r) { r.mutable_edges()->set_min_weight(NAN); }),
+            "edges.min_weight");
+  EXPECT_EQ(refused([](Request& r) { r.mutable_edges()->set_min_weight(1.5); }),
+            "edges.min_weight");
+  EXPECT_EQ(refused([](Request& r) { r.mutable_histogram(); }), "histogram.quantity");
+  EXPECT_EQ(refused([](Request& r) {
+              r.mutable_histogram()->set_quantity(v1::HistogramView::QUANTITY_AGE);
+              r.mutable_histogram()->set_bins(1001);
+            }),
+            "histogram.bins");
+  EXPECT_EQ(refused([](Request& r) { r.mutable_contiguity()->set_max_distance(10001); }),
+            "contiguity.max_distance");
+  EXPECT_TRUE(engine_.memory_queries().empty());
+}
+
+TEST_F(SessionServiceTest, MemoryThatIsNotThereIsAnError) {
+  v1::InspectMemoryRequest request;
+  request.set_name("nobody");
+  EXPECT_EQ(client_->InspectMemory(request).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(Create("a").ok());
+  request.set_name("a");
+  engine_.set_report(WithReason(absl::UnimplementedError("of one piece"), kReasonWrongKind));
+  const absl::Status status = client_->InspectMemory(request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(DetailsOf(status).reason, "WRONG_KIND_OF_MODEL");
 }
 
 TEST_F(SessionServiceTest, TokenizeAndDetokenizeAreInverse) {

@@ -18,6 +18,7 @@
 #include "server/chat/chat_template.h"
 #include "server/http/http_error.h"
 #include "server/http/http_guard.h"
+#include "server/openai/session_routes.h"
 #include "tests/server/fake_engine.h"
 #include "tests/server/http/raw_http_client.h"
 
@@ -46,6 +47,7 @@ class OpenAiServiceTest : public ::testing::Test {
     service_ = std::make_unique<OpenAiService>(access_, *security_);
     HttpRoutes routes;
     service_->AddRoutes(routes);
+    sessions_.AddRoutes(routes);
     HttpServerOptions options;
     options.port = 0;
     options.limits.max_body_bytes = 1000;
@@ -88,6 +90,7 @@ class OpenAiServiceTest : public ::testing::Test {
   std::unique_ptr<Security> security_;
   FakeEngine engine_;
   std::unique_ptr<OpenAiService> service_;
+  SessionRoutes sessions_{access_};
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -114,6 +117,67 @@ TEST_F(OpenAiServiceTest, EveryPromptIsARequestInTheTraceOfItsCall) {
       response.Field("traceparent"),
       absl::StrCat("00-", kTrace, "-", engine_.WaitForRequest(0).request.origin.span_id, "-01"));
   EXPECT_EQ(Log(), "");  // the engine reports what it ran
+}
+
+TEST_F(OpenAiServiceTest, AViewOfASessionsMemoryIsJson) {
+  Publish();
+  const auto get = [this](absl::string_view target) {
+    RawHttpClient client(server_->port());
+    client.SendRequest("GET", target);
+    return client.Read();
+  };
+  ASSERT_TRUE(engine_.CreateSession({"", "a/b"}, absl::ZeroDuration()).ok());
+  ASSERT_TRUE(engine_.CreateSession({"", "a/b/memory"}, absl::ZeroDuration()).ok());
+  engine_.set_report(MemoryReport{
+      .summary = {.position = 30, .working = 1},
+      .engrams = {{.engram = {.birth = 3, .type = EngramType::kShortTerm}, .source = {1, 10, 20}}},
+      .edges = {{.from = 3, .to = 4, .count = 2, .weight = 0.5, .weight_back = 1}}});
+  const RawResponse engrams =
+      get("/v1/sessions/a/b/memory?view=engrams&order=gain&kind=short_term&limit=7");
+  EXPECT_EQ(engrams.status, 200) << engrams.body;
+  EXPECT_THAT(
+      engrams.body,
+      AllOf(StartsWith(R"({"object":"memory","session_id":"a/b","summary":{"position":30,)"),
+            HasSubstr(R"("engrams":[{"birth":3,"kind":"short_term")"),
+            HasSubstr(R"("source":{"segment":1,"first_token":10,"end_token":20}}])"),
+            Not(HasSubstr("edges"))));
+  EXPECT_EQ(engine_.memory_queries().back().engrams->order, EngramsQuery::Order::kGain);
+  EXPECT_EQ(engine_.memory_queries().back().engrams->kind, EngramType::kShortTerm);
+  EXPECT_EQ(engine_.memory_queries().back().engrams->limit, 7);
+  const RawResponse edges =
+      get("/v1/sessions/a/b/memory?view=edges&birth=0&min_weight=0.25&min_count=2");
+  EXPECT_THAT(edges.body,
+              HasSubstr(R"("edges":[{"from":3,"to":4,"count":2,"weight":0.5,"weight_back":1.0}])"));
+  EXPECT_EQ(engine_.memory_queries().back().edges->birth, 0u);
+  EXPECT_EQ(engine_.memory_queries().back().edges->min_weight, 0.25);
+  EXPECT_EQ(engine_.memory_queries().back().edges->min_count, 2);
+  EXPECT_THAT(
+      get("/v1/sessions/a/b/memory?view=histogram&quantity=age&bins=3&logarithmic=true").body,
+      HasSubstr(R"("histogram":[])"));
+  EXPECT_TRUE(engine_.memory_queries().back().histogram->logarithmic);
+  EXPECT_THAT(get("/v1/sessions/a/b/memory?view=contiguity&max_distance=3").body,
+              HasSubstr(R"("contiguity":[])"));
+  // Without a view it is a session of that name.
+  EXPECT_THAT(get("/v1/sessions/a/b/memory").body, HasSubstr(R"("object":"session")"));
+
+  for (const auto& [query, message] :
+       {std::pair("view=all", "view is \\\"all\\\", expected summary"),
+        {"view=summary&limit=3", "limit is unknown, expected view"},
+        {"view=edges&limit=20001", "a number from 1 to 20000"},
+        {"view=engrams&limit=x", "a number from 1 to 10000"},
+        {"view=edges&min_weight=nan", "a number from 0 to 1"},
+        {"view=edges&birth=4294967296", "birth is "},
+        {"view=histogram&bins=0", "bins is "},
+        {"view=histogram&quantity=norm", "lifespan, age, creation"},
+        {"view=contiguity&max_distance=-1", "max_distance is "},
+        {"view=engrams&view=edges", "view"}}) {
+    const RawResponse refused = get(absl::StrCat("/v1/sessions/a/b/memory?", query));
+    EXPECT_EQ(refused.status, 400) << query;
+    EXPECT_THAT(refused.body, HasSubstr(message)) << query;
+  }
+  EXPECT_EQ(get("/v1/sessions/nobody/memory?view=summary").status, 404);
+  engine_.set_report(WithReason(absl::UnimplementedError("of one piece"), kReasonWrongKind));
+  EXPECT_EQ(get("/v1/sessions/a/b/memory?view=summary").status, 501);
 }
 
 TEST_F(OpenAiServiceTest, AFullSessionIsTheReasonOfALength) {

@@ -8,11 +8,12 @@ with Client("127.0.0.1:50051") as client:
     print(session.chat("What is my name?"))
 """
 
-from mneme import errors, types
+from mneme import errors, memory, types
 from mneme.aio import AsyncClient, AsyncSession, AsyncSessions, AsyncStream
 from mneme.channel import tls_credentials
 from mneme.client import Client, Session, Sessions, Stream
 from mneme.errors import *  # noqa: F403
+from mneme.memory import *  # noqa: F403
 from mneme.requests import (
     ChatMessage,
     ChatOptions,
@@ -49,4 +50,5 @@ __all__ = [
     "tls_credentials",
 ]
 __all__ += errors.__all__
+__all__ += memory.__all__
 __all__ += types.__all__

@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 import grpc
 
 from mneme.rpc import HealthCheckRequest, HealthCheckResponse
-from mneme.v1 import inference_pb2, sessions_pb2
+from mneme.v1 import inference_pb2, memory_pb2, sessions_pb2
 
 ChannelOptions = Sequence[tuple[str, Union[str, int]]]
 
@@ -121,6 +121,18 @@ class Methods:
             "Delete",
             sessions_pb2.DeleteSessionRequest,
             sessions_pb2.DeleteSessionResponse,
+        )
+        self.inspect_memory = unary(
+            sessions,
+            "InspectMemory",
+            memory_pb2.InspectMemoryRequest,
+            memory_pb2.InspectMemoryResponse,
+        )
+        self.forget_segments = unary(
+            sessions,
+            "ForgetSegments",
+            memory_pb2.ForgetSegmentsRequest,
+            memory_pb2.ForgetSegmentsResponse,
         )
         self.check_health = unary(
             "grpc.health.v1.Health", "Check", HealthCheckRequest, HealthCheckResponse

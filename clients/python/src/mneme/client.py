@@ -24,6 +24,17 @@ from mneme.calls import (
 )
 from mneme.channel import ChannelOptions, Methods, channel_options, key_metadata
 from mneme.errors import MnemeError
+from mneme.memory import (
+    ContiguityView,
+    EdgesView,
+    EngramsView,
+    ForgottenEngrams,
+    HistogramView,
+    MemoryReport,
+    forgotten_engrams_of,
+    inspect_memory_request,
+    memory_report_of,
+)
 from mneme.messages import (
     classifications_of,
     info_of,
@@ -61,7 +72,7 @@ from mneme.types import (
     SessionPage,
     Tokens,
 )
-from mneme.v1 import inference_pb2, sessions_pb2
+from mneme.v1 import inference_pb2, memory_pb2, sessions_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -199,6 +210,23 @@ class Session(SessionBase):
         self._client.sessions.delete(self.name)
         self.position = None
 
+    def inspect_memory(
+        self,
+        *,
+        engrams: Optional[EngramsView] = None,
+        edges: Optional[EdgesView] = None,
+        histogram: Optional[HistogramView] = None,
+        contiguity: Optional[ContiguityView] = None,
+    ) -> MemoryReport:
+        """What its memory holds, for models whose memory consists of engrams."""
+        return self._client.sessions.inspect_memory(
+            self.name, engrams=engrams, edges=edges, histogram=histogram, contiguity=contiguity
+        )
+
+    def forget_segments(self, first: int, end: int) -> ForgottenEngrams:
+        """Deletes the engrams that were made of segments [first, end) of the conversation."""
+        return self._client.sessions.forget_segments(self.name, first, end)
+
     def info(self) -> SessionInfo:
         """How the server sees it."""
         info = self._client.sessions.get(self.name)
@@ -248,6 +276,30 @@ class Sessions:
         """Forgets a session."""
         request = sessions_pb2.DeleteSessionRequest(name=name)
         self._client._unary("delete_session", request, repeatable=False)
+
+    def inspect_memory(
+        self,
+        name: str,
+        *,
+        engrams: Optional[EngramsView] = None,
+        edges: Optional[EdgesView] = None,
+        histogram: Optional[HistogramView] = None,
+        contiguity: Optional[ContiguityView] = None,
+    ) -> MemoryReport:
+        """What the session's memory holds: a summary, and the views that are given.
+
+        For models whose memory consists of engrams; of others, and while a request uses the
+        session, it raises an error.
+        """
+        request = inspect_memory_request(name, engrams, edges, histogram, contiguity)
+        return memory_report_of(self._client._unary("inspect_memory", request))
+
+    def forget_segments(self, name: str, first: int, end: int) -> ForgottenEngrams:
+        """Deletes the engrams that were made of segments [first, end) of the conversation."""
+        request = memory_pb2.ForgetSegmentsRequest(name=name, first=first, end=end)
+        return forgotten_engrams_of(
+            self._client._unary("forget_segments", request, repeatable=False)
+        )
 
 
 class Client(ClientBase):

@@ -1,0 +1,294 @@
+"""What a session's memory holds, for models whose memory consists of engrams (Memoria).
+
+An engram is a vector that the model made of a whole segment of the conversation: no word and no
+text. It is named by its birth, a number that counts on.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Optional
+
+from mneme.v1 import memory_pb2
+
+__all__ = [
+    "ContiguityBin",
+    "ContiguityView",
+    "EdgesView",
+    "Engram",
+    "EngramEdge",
+    "EngramKind",
+    "EngramOrder",
+    "EngramsView",
+    "ForgottenEngrams",
+    "HistogramBin",
+    "HistogramQuantity",
+    "HistogramView",
+    "MemoryReport",
+    "MemorySummary",
+    "SegmentRange",
+]
+
+
+class EngramKind(enum.Enum):
+    """The memory that an engram is in."""
+
+    WORKING = 1
+    """Made of the segment before the open one."""
+    SHORT_TERM = 2
+    LONG_TERM = 3
+
+
+class EngramOrder(enum.Enum):
+    """Which engrams come first; of equals the oldest."""
+
+    BIRTH = 1
+    NEWEST = 2
+    LIFESPAN = 3
+    """The longest first, as with those below."""
+    FIRINGS = 4
+    GAIN = 5
+
+
+class HistogramQuantity(enum.Enum):
+    """What a histogram counts engrams by."""
+
+    LIFESPAN = 1
+    AGE = 2
+    """Segments since birth."""
+    CREATION = 3
+    """The segment that it was made of."""
+
+
+@dataclass(frozen=True)
+class EngramsView:
+    """Asks for engrams, one by one."""
+
+    order: EngramOrder = EngramOrder.BIRTH
+    kind: Optional[EngramKind] = None
+    """None: of every kind."""
+    limit: int = 100
+    """At most 10000."""
+    birth: Optional[int] = None
+    """This one alone."""
+
+
+@dataclass(frozen=True)
+class EdgesView:
+    """Asks for pairs of engrams that fired together, the strongest first."""
+
+    min_count: int = 1
+    min_weight: float = 0.0
+    """The larger of both weights, at least."""
+    birth: Optional[int] = None
+    """Only edges of this engram."""
+    limit: int = 100
+    """At most 20000."""
+
+
+@dataclass(frozen=True)
+class HistogramView:
+    """Asks how many engrams there are of which lifespan, age or segment."""
+
+    quantity: HistogramQuantity
+    kind: Optional[EngramKind] = None
+    bins: int = 20
+    """At most so many; up to 1000."""
+    logarithmic: bool = False
+
+
+@dataclass(frozen=True)
+class ContiguityView:
+    """Asks how strongly engrams are linked that were born so many segments apart."""
+
+    max_distance: int = 200
+    """At most 10000."""
+
+
+@dataclass(frozen=True)
+class SegmentRange:
+    """Where in the conversation a segment is: tokens [first_token, end_token)."""
+
+    segment: int
+    first_token: int
+    end_token: int
+
+
+@dataclass(frozen=True)
+class MemorySummary:
+    """How much a session's memory holds."""
+
+    position: int
+    """Tokens that were fed."""
+    segment: int
+    """The open one, from 0 on."""
+    segment_tokens: int
+    capacity: int
+    """Engrams that there is room for."""
+    working: int
+    short_term: int
+    long_term: int
+    free: int
+    lifespan_sum: float
+    max_lifespan: float
+    evictions: int
+    """Engrams that lost their place before their lifespan was over."""
+    history_wrapped: bool
+    """The session has had more segments than firings are counted of."""
+    found: int
+    """Long-term engrams that the last retrieval found along links."""
+    recalled: int
+    """Engrams that tokens of the open segment attend to, beside working ones."""
+    gain_columns: int
+
+
+@dataclass(frozen=True)
+class Engram:
+    """One engram."""
+
+    birth: int
+    kind: EngramKind
+    age: int
+    """Segments since birth."""
+    lifespan: float
+    firings: int
+    last_gain: float
+    """Lifespan that it gained at the last commit at which it was recalled."""
+    norm: float
+    """Of its vector."""
+    recalled: bool
+    source: SegmentRange
+
+
+@dataclass(frozen=True)
+class EngramEdge:
+    """Two engrams that fired together."""
+
+    origin: int
+    target: int
+    count: int
+    weight: float
+    """`count` / firings of `origin`: how likely the target is recalled where the origin is."""
+    weight_back: float
+    """The same the other way."""
+
+
+@dataclass(frozen=True)
+class HistogramBin:
+    """Engrams in [low, high); the last bin of lifespans includes `high`."""
+
+    low: float
+    high: float
+    engrams: int
+
+
+@dataclass(frozen=True)
+class ContiguityBin:
+    """How strongly engrams are linked that were born `distance` segments apart."""
+
+    distance: int
+    mean_weight: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Answer of `inspect_memory`: the summary, and what was asked for beside it."""
+
+    summary: MemorySummary
+    engrams: tuple[Engram, ...] = ()
+    edges: tuple[EngramEdge, ...] = ()
+    histogram: tuple[HistogramBin, ...] = ()
+    contiguity: tuple[ContiguityBin, ...] = ()
+
+
+@dataclass(frozen=True)
+class ForgottenEngrams:
+    """How many engrams `forget_segments` deleted, by kind."""
+
+    working: int
+    short_term: int
+    long_term: int
+
+
+def inspect_memory_request(
+    name: str,
+    engrams: Optional[EngramsView],
+    edges: Optional[EdgesView],
+    histogram: Optional[HistogramView],
+    contiguity: Optional[ContiguityView],
+) -> memory_pb2.InspectMemoryRequest:
+    """The message for a call of `inspect_memory`."""
+    request = memory_pb2.InspectMemoryRequest(name=name)
+    if engrams is not None:
+        request.engrams.order = engrams.order.value  # type: ignore[assignment]
+        request.engrams.limit = engrams.limit
+        if engrams.kind is not None:
+            request.engrams.kind = engrams.kind.value  # type: ignore[assignment]
+        if engrams.birth is not None:
+            request.engrams.birth = engrams.birth
+    if edges is not None:
+        request.edges.min_count = edges.min_count
+        request.edges.min_weight = edges.min_weight
+        request.edges.limit = edges.limit
+        if edges.birth is not None:
+            request.edges.birth = edges.birth
+    if histogram is not None:
+        request.histogram.quantity = histogram.quantity.value  # type: ignore[assignment]
+        request.histogram.bins = histogram.bins
+        request.histogram.logarithmic = histogram.logarithmic
+        if histogram.kind is not None:
+            request.histogram.kind = histogram.kind.value  # type: ignore[assignment]
+    if contiguity is not None:
+        request.contiguity.max_distance = contiguity.max_distance
+    return request
+
+
+def _engram(m: memory_pb2.Engram) -> Engram:
+    return Engram(
+        birth=m.birth,
+        kind=EngramKind(m.kind),
+        age=m.age,
+        lifespan=m.lifespan,
+        firings=m.firings,
+        last_gain=m.last_gain,
+        norm=m.norm,
+        recalled=m.recalled,
+        source=SegmentRange(m.source.segment, m.source.first_token, m.source.end_token),
+    )
+
+
+def memory_report_of(m: memory_pb2.InspectMemoryResponse) -> MemoryReport:
+    """A report from its message."""
+    s = m.summary
+    return MemoryReport(
+        summary=MemorySummary(
+            position=s.position,
+            segment=s.segment,
+            segment_tokens=s.segment_tokens,
+            capacity=s.capacity,
+            working=s.working,
+            short_term=s.short_term,
+            long_term=s.long_term,
+            free=s.free,
+            lifespan_sum=s.lifespan_sum,
+            max_lifespan=s.max_lifespan,
+            evictions=s.evictions,
+            history_wrapped=s.history_wrapped,
+            found=s.found,
+            recalled=s.recalled,
+            gain_columns=s.gain_columns,
+        ),
+        engrams=tuple(_engram(e) for e in m.engrams),
+        edges=tuple(
+            EngramEdge(getattr(e, "from"), e.to, e.count, e.weight, e.weight_back) for e in m.edges
+        ),
+        histogram=tuple(HistogramBin(getattr(b, "from"), b.to, b.engrams) for b in m.histogram),
+        contiguity=tuple(ContiguityBin(b.distance, b.mean_weight, b.pairs) for b in m.contiguity),
+    )
+
+
+def forgotten_engrams_of(m: memory_pb2.ForgetSegmentsResponse) -> ForgottenEngrams:
+    """What was deleted, from its message."""
+    return ForgottenEngrams(m.working, m.short_term, m.long_term)
