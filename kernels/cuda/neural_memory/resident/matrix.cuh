@@ -244,38 +244,54 @@ struct StepsOfTokens {
   int delta_pitch;
   const float *momentum, *keep;
 };
-// As many steps on a share, W in registers between them; the share of x W after the n-th one
-// becomes the n-th partial. The last W becomes an anchor, which may be null, too.
+// As many steps on a share, a few of its rows of W in registers between them; the share of x W
+// after the n-th one becomes the n-th partial. The last W becomes an anchor, which may be null,
+// too.
 template <int kHeld>
 __device__ inline void StepsOfShare(const StepsOfTokens& steps, int count, bool has_momentum,
                                     const Part& part, const Share& share, float* weights,
                                     float* anchors, float4 (&momenta)[kHeld], float* partial) {
-  float4 held[kHeld];
-  ForEachFour<kHeld>(part, share,
-                     [&](int i, int at, int, int) { held[i] = LoadFour(weights + at); });
+  constexpr int kRows = 4;
+#pragma unroll
+  for (int base = 0; base < kHeld; base += kRows) {
+    if (base > 0 && base >= share.count) break;
+    const int first = share.first + base, at = first * part.columns + share.column;
+    float4 held[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (base + i < share.count) held[i] = LoadFour(weights + at + i * part.columns);
+    }
 #pragma unroll 1
-  for (int token = 0; token < count; ++token) {
-    const float *const z = steps.z + token * part.rows, *const x = steps.x + token * part.rows;
-    const float4 delta = LoadFour(steps.delta + token * steps.delta_pitch + share.column);
-    const float momentum = steps.momentum[token], keep = steps.keep[token];
-    float4 sum = {};
-    ForEachFour<kHeld>(part, share, [&](int i, int, int, int row) {
-      const float along = -z[row];
-      float4 w = {along * delta.x, along * delta.y, along * delta.z, along * delta.w};
-      if (has_momentum) {
-        AddScaled(w, momentum, momenta[i]);
-        momenta[i] = w;
+    for (int token = 0; token < count; ++token) {
+      const float* const z = steps.z + token * part.rows + first;
+      const float* const x = steps.x + token * part.rows + first;
+      const float4 delta = LoadFour(steps.delta + token * steps.delta_pitch + share.column);
+      const float momentum = steps.momentum[token], keep = steps.keep[token];
+      float* const sums = partial + 4 * (token * kThreads + static_cast<int>(threadIdx.x));
+      float4 sum = {};
+      if (base > 0) sum = LoadFour(sums);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (base + i >= share.count) break;
+        const float along = -z[i];
+        float4 w = {along * delta.x, along * delta.y, along * delta.z, along * delta.w};
+        if (has_momentum) {
+          AddScaled(w, momentum, momenta[base + i]);
+          momenta[base + i] = w;
+        }
+        AddScaled(w, keep, held[i]);
+        AddScaled(sum, x[i], w);
+        held[i] = w;
       }
-      AddScaled(w, keep, held[i]);
-      AddScaled(sum, x[row], w);
-      held[i] = w;
-    });
-    SaveFour(partial + 4 * (token * kThreads + static_cast<int>(threadIdx.x)), sum);
+      SaveFour(sums, sum);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (base + i >= share.count) break;
+      SaveFour(weights + at + i * part.columns, held[i]);
+      if (anchors != nullptr) SaveFour(anchors + at + i * part.columns, held[i]);
+    }
   }
-  ForEachFour<kHeld>(part, share, [&](int i, int at, int, int) {
-    SaveFour(weights + at, held[i]);
-    if (anchors != nullptr) SaveFour(anchors + at, held[i]);
-  });
 }
 
 }  // namespace mneme::cuda::neural_memory::resident
