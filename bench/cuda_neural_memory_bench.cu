@@ -62,6 +62,7 @@ const Memory kMemories[] = {
     {"titans 340M, e 2", 16, 64, 2, 128, 1, 1, false},
     {"titans 760M, e 4", 16, 96, 2, 384, 1, 1, false},
     {"titans 340M, e 2, anchor of 16", 16, 64, 2, 128, 1, 16, false},
+    {"titans 340M, e 2, anchor of 64", 16, 64, 2, 128, 1, 64, false},
     {"one matrix of 64", 16, 64, 1, 0, 1, 1, false},
     {"titans-pytorch, steps of 16", 4, 64, 2, 128, 16, 128, false},
     {"ttt-linear 350M", 16, 64, 1, 0, 16, 16, true},

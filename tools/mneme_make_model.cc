@@ -54,6 +54,9 @@ Shapes (parameters)
                     the same behind a router, 4 + 1 memories, top 2 (gsa: 8 + 1)
   mamba-370m        (372 M)  48 layers, 1024 wide, 2048 channels of 16 states
   mamba2-370m       (368 M)  32 heads of 64 x 128
+  titans-lmm-340m   (374 M)  24 layers, 1024 wide, memories of 16 networks of 64 x 128 x 64;
+                    titans-mac-340m, titans-mag-340m, titans-mal-340m with attention;
+                    titans-lmm-anchor16-340m, titans-lmm-anchor64-340m with gradients at an anchor
   titans-pytorch-393m (395 M)
                     24 layers, 1024 wide, a memory of 4 networks of 64 x 128 x 64 in every second one
   transformer-340m, llama-340m (374 M)  attention alone: 24 layers, 1024 wide, 16 heads of 64

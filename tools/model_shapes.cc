@@ -213,6 +213,14 @@ constexpr NamedShape kShapes[] = {
     {"rwkv6-tiny", [] { return Tiny(Rwkv6Config()); }},
     {"rwkv7-tiny", [] { return Tiny(Rwkv7Config(64, 2)); }},
     {"titans-lmm-340m", [] { return TitansConfig("lmm", Json::object()); }},
+    {"titans-lmm-anchor16-340m",
+     [] {
+       return TitansConfig("lmm", {{"memory_anchor_period", 16}});
+     }},
+    {"titans-lmm-anchor64-340m",
+     [] {
+       return TitansConfig("lmm", {{"memory_anchor_period", 64}});
+     }},
     {"titans-mac-340m", [] { return TitansWithContext(); }},
     {"titans-mag-340m",
      [] {

@@ -1,6 +1,7 @@
 // Titans as NVIDIA's NeMo Automodel writes it: model_type "titans", too, with
 // `architecture_variant`. A key that is missing has the default of its configuration class.
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <string>
 
@@ -103,11 +104,24 @@ PrefixAttentionConfig ReadAttention(ConfigReader& reader, int heads, int dim, in
   return {.heads = heads, .head_dim = dim, .prefix = prefix};
 }
 
+enum class AutomodelVariant : uint8_t { kLmm, kMag, kMal, kMac };
+
+AutomodelVariant ReadVariant(ConfigReader& reader) {
+  const auto variant = static_cast<AutomodelVariant>(
+      ReadChoice(reader, "architecture_variant", {"lmm", "mag", "mal", "mac"}));
+  if (variant != AutomodelVariant::kMac) return variant;
+  reader.Unsupported("architecture_variant", "mac",
+                     "one of \"lmm\", \"mag\", \"mal\": there \"mac\" adds what the memory says to "
+                     "the tokens of a segment and to long-term tokens behind them, whose positions "
+                     "begin anew in each segment, and is neither the \"mac\" of the neutral format "
+                     "nor that of titans-pytorch");
+  return AutomodelVariant::kLmm;
+}
+
 }  // namespace
 
 NetworkMaker ReadTitansOfAutomodel(ConfigReader& reader, ModelConfig& config) {
-  enum { kMemoryAlone, kMemoryAsGate, kMemoryAsLayer };
-  const int variant = ReadChoice(reader, "architecture_variant", {"lmm", "mag", "mal"});
+  const AutomodelVariant variant = ReadVariant(reader);
   StackKeys stack;
   stack.vocab = reader.Int("vocab_size", 256, 1, kMaxVocab);
   stack.model_dim = reader.Int("hidden_size", 512, 1, kMaxModelDim);
@@ -129,9 +143,9 @@ NetworkMaker ReadTitansOfAutomodel(ConfigReader& reader, ModelConfig& config) {
   MixerMaker mixer = [memory](const LayerBuilder& builder) {
     return MakeNeuralMemory(builder, memory);
   };
-  if (variant != kMemoryAlone) {
+  if (variant != AutomodelVariant::kLmm) {
     const PrefixAttentionConfig attention = ReadAttention(reader, heads, dim, prefix);
-    if (variant == kMemoryAsGate) {
+    if (variant == AutomodelVariant::kMag) {
       mixer = [gate = MemoryAsGateConfig{.memory = memory, .attention = attention}](
                   const LayerBuilder& builder) { return MakeMemoryAsGate(builder, gate); };
     } else {

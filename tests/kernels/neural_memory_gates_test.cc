@@ -165,6 +165,90 @@ TEST_P(MemoryGatesTest, ChunkPoolGoesOnWhereItStopped) {
   }
 }
 
+// Prompts that begin and end anywhere in a chunk, beside each other and a padded one.
+TEST_P(MemoryGatesTest, ChunksOfOneSegmentDoNotSeeThoseOfOthers) {
+  const int dim = 300, chunk = 4;
+  struct Prompt {
+    int length, slot;
+    int64_t start;
+  };
+  const std::vector<Prompt> prompts = {{33, 2, 5}, {1, 0, 8}, {3, -1, 1}, {6, 3, 7}, {19, 1, 0}};
+  SeededRandom random(750);
+  std::vector<std::vector<double>> x, logits;
+  for (const Prompt& prompt : prompts) {
+    x.push_back(random.NormalValues(prompt.length * dim));
+    logits.push_back(random.NormalValues(prompt.length * dim));
+  }
+  const auto before = random.NormalValues(3 * dim);
+  struct Output {
+    std::vector<double> means, pooled, sums;
+  };
+  const auto run = [&](const std::vector<int>& which) {
+    Workbench bench(*backend_);
+    SlabPool sums(bench, kSlots, 1, dim, backend_->activation_dtype());
+    SlabPool parts(bench, kSlots, 1, 3 * dim, backend_->activation_dtype());
+    std::vector<SegmentSpec> specs;
+    std::vector<double> values, weights;
+    std::vector<int64_t> positions;
+    for (const int n : which) {
+      const Prompt& prompt = prompts[n];
+      specs.push_back({.length = prompt.length, .slot = prompt.slot});
+      values.insert(values.end(), x[n].begin(), x[n].end());
+      weights.insert(weights.end(), logits[n].begin(), logits[n].end());
+      for (int i = 0; i < prompt.length; ++i) positions.push_back(prompt.start + i);
+      if (prompt.slot < 0) continue;
+      sums.Write(prompt.slot, 0, {before.begin(), before.begin() + dim});
+      parts.Write(prompt.slot, 0, before);
+    }
+    const int entries = static_cast<int>(positions.size());
+    const Segments segments = Upload(bench, specs);
+    const TensorView in = bench.Activations(values, {entries, dim}),
+                     means = bench.Activations(values, {entries, dim}),
+                     pooled = bench.Activations(weights, {entries, dim}),
+                     at = bench.Longs(positions);
+    bench.kernels().ChunkMean({.x = in,
+                               .chunk = chunk,
+                               .positions = at,
+                               .segments = segments,
+                               .sums = sums.view(),
+                               .y = means});
+    bench.kernels().ChunkPool({.x = in,
+                               .logits = pooled,
+                               .chunk = chunk,
+                               .positions = at,
+                               .segments = segments,
+                               .sums = parts.view(),
+                               .y = pooled});
+    Output output{.means = bench.Read(means), .pooled = bench.Read(pooled), .sums = {}};
+    for (const int n : which) {
+      if (prompts[n].slot < 0) continue;
+      for (SlabPool* const pool : {&sums, &parts}) {
+        const auto left = pool->Read(prompts[n].slot, 0);
+        output.sums.insert(output.sums.end(), left.begin(), left.end());
+      }
+    }
+    return output;
+  };
+  const Output together = run({0, 1, 2, 3, 4});
+  size_t entry = 0, sum = 0;
+  for (int n = 0; n < static_cast<int>(prompts.size()); ++n) {
+    const size_t end = entry + prompts[n].length * dim;
+    const auto part = [](const std::vector<double>& all, size_t from, size_t to) {
+      return std::vector<double>(all.begin() + static_cast<int64_t>(from),
+                                 all.begin() + static_cast<int64_t>(to));
+    };
+    if (prompts[n].slot >= 0) {
+      const Output alone = run({n});
+      EXPECT_THAT(part(together.means, entry, end), HasSameBits(alone.means)) << "prompt " << n;
+      EXPECT_THAT(part(together.pooled, entry, end), HasSameBits(alone.pooled)) << "prompt " << n;
+      EXPECT_THAT(part(together.sums, sum, sum + 4 * dim), HasSameBits(alone.sums))
+          << "prompt " << n;
+      sum += 4 * dim;
+    }
+    entry = end;
+  }
+}
+
 TEST_P(MemoryGatesTest, SurpriseIsTheMeanLossAndNaNWhereAnythingIsNotFinite) {
   constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::nan("");
   const int entries = 9, pairs = 70, heads = 2, dim = 37;

@@ -173,36 +173,98 @@ TEST_P(NeuralMemoryShapesTest, MatchReference) {
   }
 }
 
+// What one prompt reads and leaves behind, in pieces.
+struct Fed {
+  std::vector<double> out, states;
+};
+Fed InPieces(Backend& backend, const MemoryProblem& whole, const std::vector<int>& sizes) {
+  Workbench bench(backend);
+  MemoryProblem::Loaded all = whole.Load(bench);
+  Fed fed;
+  int done = 0;
+  for (const int size : sizes) {
+    const MemoryProblem part = whole.Part(0, done, done + size);
+    MemoryProblem::Loaded own = part.Load(bench);
+    own.args.weights = all.args.weights;
+    own.args.momenta = all.args.momenta;
+    own.args.anchors = all.args.anchors;
+    own.args.gradients = all.args.gradients;
+    own.args.pending = all.args.pending;
+    bench.kernels().NeuralMemory(own.args);
+    const std::vector<double> rows = bench.Read(own.args.out);
+    fed.out.insert(fed.out.end(), rows.begin(), rows.end());
+    done += size;
+  }
+  fed.states = whole.States(all);
+  return fed;
+}
+
 // A prompt at once, in pieces and token by token; from a phase that is not the first of a step.
 TEST_P(NeuralMemoryShapesTest, AnySplitGivesTheSameBits) {
   uint64_t seed = 1000;
   for (const MemoryRule& rule : kRules) {
     SCOPED_TRACE(rule.name);
-    const int length = 37;
     const bool fresh = ++seed % 2 == 0;
-    const MemoryProblem whole(seed, rule, {{.length = length, .slot = 1, .fresh = fresh}});
-    Workbench bench(*backend_);
-    MemoryProblem::Loaded at_once = whole.Load(bench), in_pieces = whole.Load(bench);
-    bench.kernels().NeuralMemory(at_once.args);
-    const std::vector<double> want = bench.Read(at_once.args.out);
-    std::vector<double> got;
-    int done = 0;
-    for (const int size : {1, 1, 9, 1, 1, 1, 4, 1, 18}) {
-      const MemoryProblem part = whole.Part(0, done, done + size);
-      MemoryProblem::Loaded own = part.Load(bench);
-      own.args.weights = in_pieces.args.weights;
-      own.args.momenta = in_pieces.args.momenta;
-      own.args.anchors = in_pieces.args.anchors;
-      own.args.gradients = in_pieces.args.gradients;
-      own.args.pending = in_pieces.args.pending;
-      bench.kernels().NeuralMemory(own.args);
-      const std::vector<double> rows = bench.Read(own.args.out);
-      got.insert(got.end(), rows.begin(), rows.end());
-      done += size;
+    const MemoryProblem whole(seed, rule, {{.length = 37, .slot = 1, .fresh = fresh}});
+    const Fed want = InPieces(*backend_, whole, {37});
+    const Fed got = InPieces(*backend_, whole, {1, 1, 9, 1, 1, 1, 4, 1, 18});
+    EXPECT_THAT(got.out, HasSameBits(want.out));
+    EXPECT_THAT(got.states, HasSameBits(want.states));
+  }
+}
+
+// More tokens than go through a network at once, of steps that are longer than that, too.
+TEST_P(NeuralMemoryShapesTest, LongPromptsOfStepsOfSeveralTokens) {
+  const MemoryRule rules[] = {
+      {.name = "steps of 16 under an anchor",
+       .dim = 64,
+       .hidden = 128,
+       .norm = Norm::kLayer,
+       .trains_gain = true,
+       .gain_offset = 1,
+       .step = 16,
+       .anchor_period = 128},
+      {.name = "steps of 3 under an anchor",
+       .dim = 64,
+       .hidden = 256,
+       .norm = Norm::kRms,
+       .trains_gain = true,
+       .step = 3,
+       .anchor_period = 99,
+       .loss = true},
+      {.name = "steps of 70",
+       .dim = 48,
+       .hidden = 96,
+       .norm = Norm::kLayer,
+       .trains_gain = true,
+       .step = 70,
+       .anchor_period = 140,
+       .loss = true},
+      {.name = "steps of 24 of one matrix, one anchor for ever",
+       .dim = 64,
+       .depth = 1,
+       .norm = Norm::kLayer,
+       .step = 24,
+       .anchor_period = 0},
+  };
+  uint64_t seed = 1300;
+  for (const MemoryRule& rule : rules) {
+    SCOPED_TRACE(rule.name);
+    const bool fresh = ++seed % 2 == 0;
+    const MemoryProblem whole(seed, rule, {{.length = 211, .slot = 1, .fresh = fresh}});
+    const auto want = whole.Run(*reference_), got = whole.Run(*backend_);
+    const double out = RelativeError(got.out, want.out);
+    const double states = RelativeError(got.states, want.states);
+    EXPECT_LE(out, whole.Bound());
+    EXPECT_LE(states, whole.Bound());
+    if (rule.loss) {
+      EXPECT_LE(RelativeError(got.loss, want.loss), whole.Bound());
     }
-    ASSERT_EQ(done, length);
-    EXPECT_THAT(got, HasSameBits(want));
-    EXPECT_THAT(whole.States(in_pieces), HasSameBits(whole.States(at_once)));
+    std::printf("  %-32s out %.1e states %.1e bound %.1e\n", rule.name, out, states, whole.Bound());
+    const Fed at_once = InPieces(*backend_, whole, {211});
+    const Fed in_pieces = InPieces(*backend_, whole, {1, 30, 99, 1, 80});
+    EXPECT_THAT(in_pieces.out, HasSameBits(at_once.out));
+    EXPECT_THAT(in_pieces.states, HasSameBits(at_once.states));
   }
 }
 

@@ -176,7 +176,10 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 constexpr Refusal kRefusals[] = {
     {"context", R"({"architecture_variant": "mac"})", kUnimplemented,
-     "\"architecture_variant\" is \"mac\", which is not supported; expected one of \"lmm\""},
+     "\"architecture_variant\" is \"mac\", which is not supported; expected one of \"lmm\", "
+     "\"mag\", \"mal\": there \"mac\" adds what the memory says to the tokens of a segment"},
+    {"variant", R"({"architecture_variant": "mam"})", kUnimplemented,
+     "\"architecture_variant\" is \"mam\""},
     {"linear", R"({"mem_depth": 1})", kUnimplemented, "\"mem_depth\" is 1"},
     {"call_length", R"({"deep_memory_backend": "titans_pytorch"})", kUnimplemented,
      "\"memory_batch_size\" is null"},

@@ -1,7 +1,7 @@
 // Steps of one token whose gradients are at an anchor, the memory read after them: W and A in
 // shared memory, S in registers, a cluster of blocks for a head of a segment, as in one_token.cu.
 // The gradients of tokens under the same anchor are found together; then S and W take them token by
-// token, each of which reads W.
+// token, each of which reads W: a few tokens between two barriers.
 #include <cstdint>
 
 #include "kernels/cuda/common/overlap.cuh"
@@ -119,25 +119,30 @@ __global__ void __launch_bounds__(kThreads, 2)
       __syncthreads();
     }
 
-    // take(token, column, a) for the tokens in turn. Their parts of a product are in one of two
-    // places, so that a barrier between two tokens is enough.
+    // take(token, column, a) for the tokens in turn, as many at once as have room for their parts
+    // of a product: the outputs of k are done with, too.
     const auto step = [&](int l, const float* keys, const float* delta, int delta_pitch,
                           const float* x, const Share& share, auto& momenta, auto take) {
       const Part& part = p.division.parts[l];
-      float* const weights = shared + at.weights[l];
-      for (int token = 0; token < count; ++token) {
-        float* const partial = shared + at.partial + token % 2 * 4 * kThreads;
-        const bool moves = moves_anchors && token + 1 == count;
-        StepOfShare<kHeld, false>(
-            keys + token * part.rows, LoadFour(delta + token * delta_pitch + share.column),
-            x + token * part.rows, {momentum[token], keep[token]}, has_momentum, weights, part,
-            share, {weights, moves ? shared + at.anchors[l] : nullptr, nullptr}, momenta, partial);
+      float* const partial = shared + at.partial;
+      for (int begun = 0; begun < count; begun += p.division.walked) {
+        const int some = min(count - begun, p.division.walked);
+        const bool moves = moves_anchors && begun + some == count;
+        StepsOfShare<kHeld>({.z = keys + begun * part.rows,
+                             .delta = delta + begun * delta_pitch,
+                             .x = x + begun * part.rows,
+                             .delta_pitch = delta_pitch,
+                             .momentum = momentum + begun,
+                             .keep = keep + begun},
+                            some, has_momentum, part, share, shared + at.weights[l],
+                            moves ? shared + at.anchors[l] : nullptr, momenta, partial);
         __syncthreads();
-        for (int i = thread; i < part.columns; i += kThreads) {
-          take(token, i, SumOfGroups(partial, part, i));
+        for (int item = thread; item < some * part.columns; item += kThreads) {
+          const int token = item / part.columns, i = item % part.columns;
+          take(begun + token, i, SumOfGroups(partial + token * 4 * kThreads, part, i));
         }
+        __syncthreads();
       }
-      __syncthreads();
     };
     // The gain after each token takes the place of its gradient.
     for (int i = thread; network.trains_gain && i < dim; i += kThreads) {

@@ -23,26 +23,32 @@ struct Copy {
 // go through the network at once.
 struct Layout {
   int weights[2], anchors[2];
-  int partial;             // [groups, columns], of any share; where T is more than 1, twice
-  int outputs[2];          // of the network: by block, what to add, [T, dim]
+  int partial;             // [groups, columns], of any share; twice for Outputs::kToAll of T > 1
+  int outputs[2];          // of the network: by block, what to add, [T or owned, dim]
   int vectors;             // q, k and v: [3, T, dim], twice where T is 1
   int rates;               // and a step's gates, [3, T]
-  int z, z_of_q, delta_1;  // of hidden units, [T, units]
-  int error;               // [T, dim]
+  int z, z_of_q, delta_1;  // of hidden units, [T, units]; of kToAll one is in place of the other
+  int error;               // [T, dim]; of kToAll in place of v, where that is not needed any more
   int n, n_of_q;           // of one token
   int gain, gain_momenta, anchor_gain, shift;  // [dim]
   int biases[2], bias_sums[2];                 // of a part's columns
 };
+
+// Which blocks of a cluster see a token's outputs: all, or its owner, block token % blocks.
+enum class Outputs : uint8_t { kToAll, kToOwner };
 
 // How the blocks of a cluster divide a head: W_1 by its columns and W_2 by its rows.
 struct Division {
   Part parts[2];
   Layout at;
   int tokens;  // T
+  int owned;   // tokens of T whose outputs a block sees, at most
+  int walked;  // tokens for which `partial` and the outputs behind it have room, at most T
   int floats;  // of a block's shared memory
 
   Division() = default;
-  Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors, int tokens);
+  Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors, int tokens,
+           Outputs outputs);
   // Rows of a thread, at most.
   int held() const { return parts[0].held > parts[1].held ? parts[0].held : parts[1].held; }
 };
@@ -77,8 +83,8 @@ struct Plan {
   int64_t shared_bytes = 0;  // of a block
 };
 
-// Most tokens at once of the kernels of several.
-constexpr int kMostTokens = 16;
+// Most tokens at once of the kernels of several: of steps of one token, and of several.
+constexpr int kMostTokens = 16, kMostTokensOfSteps = 64;
 
 // resident/one_token.cu: steps of one token, the memory read after it.
 void LaunchOneTokenSteps(Device& device, const Plan& plan, const Params& p);

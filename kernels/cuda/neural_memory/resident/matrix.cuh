@@ -114,37 +114,58 @@ __device__ inline float SumOfGroups(const float* partial, const Part& part, int 
 }
 
 // Columns of x W of `count` vectors x of part.rows each, in the same order of additions: for
-// store(number of the vector, column, four sums).
-template <typename Store>
-__device__ inline void ProductsOfTokens(const float* x, int count, const float* weights,
-                                        const Part& part, Store store) {
-  const int fours = part.columns / 4;
-  for (int item = static_cast<int>(threadIdx.x); item < count * fours; item += kThreads) {
-    const int token = item / fours, column = item % fours * 4;
-    const float* const own = x + token * part.rows;
-    float4 sum = {};
+// store(number of the vector, column, four sums). A thread has kTile vectors at a time.
+template <int kTile, typename Store>
+__device__ inline void ProductsOfTiles(const float* x, int count, const float* weights,
+                                       const Part& part, const Store& store) {
+  const int fours = part.columns / 4, tiles = (count + kTile - 1) / kTile;
+  for (int item = static_cast<int>(threadIdx.x); item < tiles * fours; item += kThreads) {
+    const int token = item / fours * kTile, column = item % fours * 4;
+    const float* own[kTile];
+    float4 sums[kTile] = {};
+#pragma unroll
+    for (int n = 0; n < kTile; ++n) own[n] = x + min(token + n, count - 1) * part.rows;
     for (int first = 0; first < part.rows; first += part.held) {
-      float4 of_group = {};
+      float4 of_group[kTile] = {};
       const int end = min(first + part.held, part.rows);
 #pragma unroll 4
       for (int row = first; row < end; ++row) {
-        AddScaled(of_group, own[row], LoadFour(weights + row * part.columns + column));
+        const float4 w = LoadFour(weights + row * part.columns + column);
+#pragma unroll
+        for (int n = 0; n < kTile; ++n) AddScaled(of_group[n], own[n][row], w);
       }
-      AddScaled(sum, 1.0f, of_group);
+#pragma unroll
+      for (int n = 0; n < kTile; ++n) AddScaled(sums[n], 1.0f, of_group[n]);
     }
-    store(token, column, sum);
+#pragma unroll
+    for (int n = 0; n < kTile; ++n) {
+      if (token + n < count) store(token + n, column, sums[n]);
+    }
+  }
+}
+// The same. Tiles where they leave no thread without work.
+template <typename Store>
+__device__ inline void ProductsOfTokens(const float* x, int count, const float* weights,
+                                        const Part& part, const Store& store) {
+  constexpr int kTile = 4;
+  if (count * (part.columns / 4) < kTile * kThreads) {
+    ProductsOfTiles<1>(x, count, weights, part, store);
+  } else {
+    ProductsOfTiles<kTile>(x, count, weights, part, store);
   }
 }
 
 // Of `count` vectors x of part.columns:  y_i <- sum_o W_io x_o y_i  by all warps, eight lanes to a
-// row. The rows are a multiple of four.
+// row. The rows are a multiple of four; where they are too few for the warps, these share vectors.
 __device__ inline void ProductsOfRows(const float* weights, const Part& part, const float* x,
                                       int count, float* y) {
   constexpr int kRowLanes = 8, kRows = kWarp / kRowLanes;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  for (int row = warp * kRows + lane / kRowLanes; row < part.rows; row += kWarps * kRows) {
+  const int fours = part.rows / kRows, shares = max(kWarps / fours, 1);
+  for (int item = warp; item < fours * shares; item += kWarps) {
+    const int row = item % fours * kRows + lane / kRowLanes;
 #pragma unroll 2
-    for (int token = 0; token < count; ++token) {
+    for (int token = item / fours; token < count; token += shares) {
       float sum = 0;
       for (int o = lane % kRowLanes * 4; o < part.columns; o += 4 * kRowLanes) {
         const float4 w = LoadFour(weights + row * part.columns + o);
@@ -183,9 +204,9 @@ struct StepGates {
   float momentum, keep;
 };
 // Where a step leaves a part: in shared memory, where momenta stay with the thread, or, of the last
-// one, in the slab. Anchors, which W is copied to in shared memory, may be null.
+// one, in the slab.
 struct StepTargets {
-  float *weights, *anchors, *momenta;
+  float *weights, *momenta;
 };
 
 // The step on a share; the share of x W after it becomes part of `partial`.
@@ -212,10 +233,65 @@ __device__ inline void StepOfShare(const float* z, const float4& delta, const fl
       __stcs(reinterpret_cast<float4*>(to.weights + in_slab), w);
     } else {
       SaveFour(to.weights + at, w);
-      if (to.anchors != nullptr) SaveFour(to.anchors + at, w);
     }
   });
   SaveFour(partial + 4 * threadIdx.x, sum);
+}
+
+// What steps of one token each have, by token.
+struct StepsOfTokens {
+  const float *z, *delta, *x;
+  int delta_pitch;
+  const float *momentum, *keep;
+};
+// As many steps on a share, a few of its rows of W in registers between them; the share of x W
+// after the n-th one becomes the n-th partial. The last W becomes an anchor, which may be null,
+// too.
+template <int kHeld>
+__device__ inline void StepsOfShare(const StepsOfTokens& steps, int count, bool has_momentum,
+                                    const Part& part, const Share& share, float* weights,
+                                    float* anchors, float4 (&momenta)[kHeld], float* partial) {
+  constexpr int kRows = 4;
+#pragma unroll
+  for (int base = 0; base < kHeld; base += kRows) {
+    if (base > 0 && base >= share.count) break;
+    const int first = share.first + base, at = first * part.columns + share.column;
+    float4 held[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (base + i < share.count) held[i] = LoadFour(weights + at + i * part.columns);
+    }
+#pragma unroll 1
+    for (int token = 0; token < count; ++token) {
+      const float* const z = steps.z + token * part.rows + first;
+      const float* const x = steps.x + token * part.rows + first;
+      const float4 delta = LoadFour(steps.delta + token * steps.delta_pitch + share.column);
+      const float momentum = steps.momentum[token], keep = steps.keep[token];
+      float* const sums = partial + 4 * (token * kThreads + static_cast<int>(threadIdx.x));
+      float4 sum = {};
+      if (base > 0) sum = LoadFour(sums);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (base + i >= share.count) break;
+        const float along = -z[i];
+        float4 w = {along * delta.x, along * delta.y, along * delta.z, along * delta.w};
+        if (has_momentum) {
+          AddScaled(w, momentum, momenta[base + i]);
+          momenta[base + i] = w;
+        }
+        AddScaled(w, keep, held[i]);
+        AddScaled(sum, x[i], w);
+        held[i] = w;
+      }
+      SaveFour(sums, sum);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (base + i >= share.count) break;
+      SaveFour(weights + at + i * part.columns, held[i]);
+      if (anchors != nullptr) SaveFour(anchors + at + i * part.columns, held[i]);
+    }
+  }
 }
 
 }  // namespace mneme::cuda::neural_memory::resident

@@ -176,7 +176,6 @@ __global__ void __launch_bounds__(kThreads, 2)
       const float4 four = LoadFour(delta + share.column);
       if (last) {
         const StepTargets to = {.weights = tensors.InSlab(p.weights, l),
-                                .anchors = nullptr,
                                 .momenta = has_momentum ? tensors.InSlab(p.momenta, l) : nullptr};
         StepOfShare<kHeld, true>(z, four, x, gates.step, has_momentum, weights, p.division.parts[l],
                                  share, to, momenta, partial);

@@ -11,9 +11,10 @@ namespace {
 
 using Read = NeuralMemoryArgs::Read;
 
-// Blocks that fit a multiprocessor, as registers go, and what each may have of its shared memory.
+// Blocks that fit a multiprocessor, as registers go, and what each may have of its shared memory:
+// half, or, of blocks that are fewer than half of the multiprocessors, nearly all.
 constexpr int kBlocksAtOnce = 2;
-constexpr int64_t kMostShared = 112 * 1024;
+constexpr int64_t kMostShared = 112 * 1024, kMostSharedOfFew = 220 * 1024;
 
 // What blocks divide: hidden units, or outputs.
 int Divided(const MemoryNetwork& network, int dim) {
@@ -60,15 +61,27 @@ void Set(const MemoryCopy& copy, const MemoryInitial& initial, const MemoryIniti
   }
 }
 
-// For at most `tokens` at once. The more heads there are, the fewer blocks each has: `blocks` of
-// them, unless 0.
-Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int tokens, int blocks) {
+// Steps of several tokens, whose gradients are found for many steps together.
+bool TakesManySteps(const NeuralMemoryArgs& args) {
+  return args.step > 1 && args.read != Read::kAhead;
+}
+Outputs OutputsOf(const NeuralMemoryArgs& args) {
+  return TakesManySteps(args) ? Outputs::kToOwner : Outputs::kToAll;
+}
+// Tokens at once, the next fewer.
+int FewerTokens(int tokens) { return tokens > kMostTokens ? tokens - kMostTokens : tokens / 2; }
+
+// The more heads there are, the fewer blocks each has: `blocks` of them, unless 0.
+Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int blocks) {
   const MemoryNetwork& network = args.network;
   const int dim = static_cast<int>(args.q.shape[2]), divided = Divided(network, dim);
   Plan plan;
   if (!IsPlain(args) || std::max(divided, dim) > 4 * kThreads) return plan;
-  const auto room =
-      std::min(kMostShared, static_cast<int64_t>(device.properties().sharedMemPerBlockOptin));
+  // Without an anchor a token's gradient is at what the one before it left.
+  const int tokens = TakesManySteps(args)                  ? kMostTokensOfSteps
+                     : args.step == 1 && !HasAnchors(args) ? 1
+                                                           : kMostTokens;
+  const auto all = static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
   const int64_t units = args.segments.count * args.q.shape[1];
   for (int team = 1; team <= kMaxTeam && divided % (4 * team) == 0; team *= 2) {
     if (team > 1 && !HasHopperCode(device)) break;
@@ -77,8 +90,10 @@ Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int tokens, in
     const bool fit = units * team <= kBlocksAtOnce * device.multiprocessors();
     if (plan.blocks != 0 && (!fit || divided / team % 8 != 0)) break;
     if (blocks != 0 && team != blocks) continue;
-    for (int most = tokens; most >= std::min(tokens, 2); most /= 2) {
-      const Division division(network, dim, team, HasAnchors(args), most);
+    const bool few = 2 * units * team <= device.multiprocessors();
+    const int64_t room = std::min(all, few ? kMostSharedOfFew : kMostShared);
+    for (int most = tokens; most >= std::min(tokens, 2); most = FewerTokens(most)) {
+      const Division division(network, dim, team, HasAnchors(args), most, OutputsOf(args));
       const int64_t shared = int64_t{4} * division.floats;
       if (division.held() > kMostHeld || shared > room) continue;
       plan = {.blocks = team, .held = division.held(), .tokens = most, .shared_bytes = shared};
@@ -113,7 +128,8 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
               .blocks = plan.blocks,
               .step = static_cast<int>(args.step),
               .divided = Divided(args.network, dim),
-              .division = Division(args.network, dim, plan.blocks, has_anchors, plan.tokens),
+              .division = Division(args.network, dim, plan.blocks, has_anchors, plan.tokens,
+                                   OutputsOf(args)),
               .early = false,
               .has_anchors = has_anchors,
               .writes_anchors = args.stores_anchor(),
@@ -141,8 +157,13 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
 
 }  // namespace
 
-Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors, int tokens)
-    : at(), tokens(tokens), floats(0) {
+Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors, int tokens,
+                   Outputs outputs)
+    : at(),
+      tokens(tokens),
+      owned(outputs == Outputs::kToOwner ? (tokens + blocks - 1) / blocks : tokens),
+      walked(1),
+      floats(0) {
   const auto take = [this](int n) {
     const int taken = floats;
     floats += (n + 3) / 4 * 4;
@@ -155,12 +176,16 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
     at.weights[l] = take(dim * inner);
     at.anchors[l] = has_anchors ? take(dim * inner) : at.weights[l];
   }
-  at.partial = take((tokens > 1 ? 2 : 1) * 4 * kThreads);
-  for (int& outputs : at.outputs) outputs = take((network.depth > 1 ? blocks : 1) * tokens * dim);
+  at.partial = take((outputs == Outputs::kToAll && tokens > 1 ? 2 : 1) * 4 * kThreads);
+  for (int& parts_of : at.outputs) parts_of = take((network.depth > 1 ? blocks : 1) * owned * dim);
+  walked = std::min(tokens, (at.outputs[1] - at.partial) / (4 * kThreads));
   at.vectors = take(3 * std::max(tokens, 2) * dim);
   at.rates = take(3 * tokens);
-  for (int* const units : {&at.z, &at.z_of_q, &at.delta_1}) *units = take(tokens * inner);
-  at.error = take(tokens * dim);
+  const bool in_place = outputs == Outputs::kToAll && tokens > 1;
+  for (int* const units : {&at.z, &at.delta_1}) *units = take(tokens * inner);
+  at.z_of_q = in_place ? at.delta_1 : take(tokens * inner);
+  const bool v_is_done = in_place && !network.trains_gain;
+  at.error = v_is_done ? at.vectors + tokens * dim : take(tokens * dim);
   for (int* const vector :
        {&at.n, &at.n_of_q, &at.gain, &at.gain_momenta, &at.anchor_gain, &at.shift}) {
     *vector = take(dim);
@@ -173,9 +198,8 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
 }
 
 bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early) {
-  // Without an anchor each token's gradient is at what the one before it left.
   const bool one = args.step == 1 && !HasAnchors(args);
-  const Plan plan = MakePlan(device, args, one ? 1 : kMostTokens, blocks);
+  const Plan plan = MakePlan(device, args, blocks);
   if (plan.blocks == 0) return false;
   Params p = MakeParams(args, plan);
   p.early = early;

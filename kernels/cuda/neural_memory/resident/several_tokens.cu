@@ -1,8 +1,10 @@
 // Steps of several tokens, the memory read as it is after the last step: a cluster of blocks is one
 // head of one segment, with W in shared memory and S in registers, as in one_token.cu. Between the
-// ends of steps tokens only read. At the end of one, its pairs, those of former segments from the
-// slab, go through the network together, as many as there is room for: all their gradients are at
-// the same weights.
+// ends of steps tokens only read. The pairs of as many steps as have one anchor, and as there is
+// room for, go through the network together, those of former segments from the slab: their
+// gradients do not wait for each other. Then the steps take them one after the other, and each is
+// read. What the network makes of a token goes to one block, its owner, which finds the token's
+// error for all of them.
 #include <cstdint>
 
 #include "kernels/cuda/common/overlap.cuh"
@@ -63,10 +65,12 @@ __global__ void __launch_bounds__(kThreads, 2)
                  shared + at.anchors[l]);
     }
   };
-  // Pairs `from` to `from + count` of the step that ends at an entry.
+  // Pairs `from` to `from + count`, counted from the first one of the step that ends at an entry;
+  // values where their errors are found.
   const auto fetch_pairs = [&](int end, int from, int count) {
     for (int i = thread; i < count * dim / 2; i += kThreads) {
       const int which = i % 2, pair = i / 2 / (dim / 4), four = i / 2 % (dim / 4) * 4;
+      if (which == 1 && pair % p.blocks != rank) continue;
       float* const to = (which == 0 ? k : v) + pair * dim + four;
       const int e = end - (step - 1) + from + pair;
       const float* row = (which == 0 ? p.k : p.v) + in_entries(e);
@@ -98,12 +102,23 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   };
 
-  const int reads_first = min(min(first_end, segment.end) - segment.first, most);
-  fetch_queries(segment.first, reads_first);
+  // How many steps, from the one that ends at an entry on, are taken together.
+  const auto steps_from = [&](int end) {
+    int together = min((segment.end - 1 - end) / step + 1, max(most / step, 1));
+    // A that is W moves with it.
+    const int64_t period = p.has_anchors ? p.anchor_period : step;
+    if (!p.has_anchors || p.writes_anchors) {
+      const int64_t left = period - (begin + end - segment.first + 1 - step) % period;
+      together = static_cast<int>(min(int64_t{together}, left / step));
+    }
+    return together;
+  };
+
+  fetch_queries(segment.first, min(min(first_end, segment.end) - segment.first, most));
   fetch_matrix(0, share_1);
   if constexpr (kDepth > 1) fetch_matrix(1, share_2);
   CommitCopies();
-  if (steps) fetch_pairs(first_end, 0, min(step, most));
+  if (steps) fetch_pairs(first_end, 0, min(steps_from(first_end) * step, most));
   CommitCopies();
   float4 momenta_1[kHeld], momenta_2[kDepth > 1 ? kHeld : 1];
   const bool has_momenta = has_momentum && (steps || first);
@@ -130,115 +145,183 @@ __global__ void __launch_bounds__(kThreads, 2)
   const float offset = network.trains_gain ? network.gain_offset : 0.0f;
 
   team.AwaitAll();
-  NetworkOfTokens<kDepth, kHeld> forward(p, team, shared);
+  NetworkOfTokens<kDepth, kHeld, Outputs::kToOwner> forward(p, team, shared);
 
-  const auto read = [&](int from, int count) {
-    WaitCopies<1>();
-    __syncthreads();
-    float* const outputs = forward.Run(q, count, at.weights, {});
+  // Behind a barrier of the team: answers of `count` tokens; gain_of(token) says what its gain is.
+  const auto answer = [&](float* outputs, int from, int count, const auto& gain_of) {
     for (int token = rank + warp * p.blocks; token < count; token += kWarps * p.blocks) {
-      float* const n = outputs + token * dim;
+      float* const n = outputs + token / p.blocks * dim;
+      const float* const own_gain = gain_of(token);
       forward.Norm(n);
       for (int i = lane; i < dim; i += kWarp) {
         p.out[in_entries(from + token) + i] =
-            normed ? q[token * dim + i] + (n[i] * (offset + gain[i]) + shared[at.shift + i]) : n[i];
+            normed ? q[token * dim + i] + (n[i] * (offset + own_gain[i]) + shared[at.shift + i])
+                   : n[i];
       }
     }
     __syncthreads();
   };
-
-  // Of pairs whose first one is that of an entry, which may be before the segment.
-  const auto find_errors = [&](float* outputs, int entry, int count, float scale) {
-    for (int pair = warp; pair < count; pair += kWarps) {
-      const float loss =
-          forward.Error(outputs + pair * dim, k + pair * dim, v + pair * dim, anchor_gain,
-                        scale * shared[at.rates + pair], error + pair * dim);
-      if (p.loss != nullptr && rank == 0 && lane == 0 && entry + pair >= segment.first) {
+  // Tokens that read what W is now. The first queries, `most` of them, are under way, and what came
+  // behind them may stay so.
+  const auto read = [&](int from, int end) {
+    for (int e = from; e < end; e += most) {
+      const int count = min(end - e, most);
+      if (e == from) {
+        WaitCopies<1>();
+      } else {
+        fetch_queries(e, count);
+        CommitCopies();
+        WaitCopies<0>();
+      }
+      __syncthreads();
+      answer(forward.Run(q, count, at.weights, {}), e, count, [&](int) { return gain; });
+    }
+  };
+  // Of pairs whose first one is that of an entry, which may be before the segment: errors at the
+  // blocks that own them.
+  const auto find_errors = [&](int entry, int count, float scale) {
+    float* const outputs = forward.Run(k, count, at.anchors, {.slopes = delta_1});
+    for (int pair = rank + warp * p.blocks; pair < count; pair += kWarps * p.blocks) {
+      const int place = pair * dim;
+      const float loss = forward.Error(outputs + pair / p.blocks * dim, k + place, v + place,
+                                       anchor_gain, scale * shared[at.rates + pair], error + place);
+      if (p.loss != nullptr && lane == 0 && entry + pair >= segment.first) {
         p.loss[int64_t{entry + pair} * p.heads + head] = loss;
       }
     }
   };
-  // The gradients of the step that ends at `end` become part of S.
-  const auto learn = [&](int end, float momentum, float scale) {
-    for (int from = 0; from < step; from += most) {
-      const int count = min(step - from, most);
+  // Of `count` pairs: what their gradients are made of, at all blocks.
+  const auto find_gradients = [&](int entry, int count, float scale) {
+    find_errors(entry, count, scale);
+    for (int pair = rank + warp * p.blocks; pair < count; pair += kWarps * p.blocks) {
+      for (int i = pair * dim + lane; i < (pair + 1) * dim; i += kWarp) {
+        for (int to = 0; to < p.blocks; ++to) {
+          if (to == rank) continue;
+          *team.Of(to, error + i) = error[i];
+          if (network.trains_gain) *team.Of(to, v + i) = v[i];
+        }
+      }
+    }
+    team.Sync();
+    if constexpr (kDepth > 1) {
+      ProductsOfRows(shared + at.anchors[1], part_2, error, count, delta_1);
+      __syncthreads();
+    }
+  };
+  // `count` of them, from a pair on, become part of S.
+  const auto learn = [&](int pair, int count, float kept) {
+    const float* const delta =
+        kDepth > 1 ? delta_1 + pair * part_1.columns : error + pair * dim + rank * part_1.columns;
+    AddGradients<kHeld>(k + pair * dim, part_1.rows, delta, kDepth > 1 ? part_1.columns : dim,
+                        count, kept, share_1, momenta_1);
+    if constexpr (kDepth > 1) {
+      AddGradients<kHeld>(z + pair * part_2.rows, part_2.rows, error + pair * dim, dim, count, kept,
+                          share_2, momenta_2);
+    }
+    for (int i = thread; network.trains_gain && i < dim; i += kThreads) {
+      float s = kept * gain_momenta[i];
+      for (int n = pair; n < pair + count; ++n) s -= v[n * dim + i];
+      gain_momenta[i] = s;
+    }
+  };
+  // S becomes part of W, and this A if it moves.
+  const auto apply = [&](float keep, bool moves_anchors) {
+    const auto add = [&](int l, const Share& share, const auto& momenta) {
+      ForEachFour<kHeld>(p.division.parts[l], share, [&](int i, int element, int, int) {
+        float4 w = momenta[i];
+        AddScaled(w, keep, LoadFour(shared + at.weights[l] + element));
+        SaveFour(shared + at.weights[l] + element, w);
+        if (moves_anchors) SaveFour(shared + at.anchors[l] + element, w);
+      });
+    };
+    add(0, share_1, momenta_1);
+    if constexpr (kDepth > 1) add(1, share_2, momenta_2);
+    for (int i = thread; network.trains_gain && i < dim; i += kThreads) {
+      gain[i] = fmaf(keep, gain[i], gain_momenta[i]);
+      if (moves_anchors) anchor_gain[i] = gain[i];
+    }
+  };
+
+  const float scale = p.step_scale == nullptr ? 1.0f : p.step_scale[step - 1];
+  read(segment.first, min(first_end, segment.end));
+  // Pairs that come next are under way while the last ones are read.
+  bool anchors_moved = false;
+  for (int end = first_end; end < segment.end;) {
+    FollowHere(share_1);
+    FollowHere(share_2);
+    const int together = steps_from(end), pairs = together * step;
+    const int next = end + pairs, reads = min(next, segment.end) - end;
+    const auto fetch_next = [&] {
+      if (next < segment.end) fetch_pairs(next, 0, min(steps_from(next) * step, most));
+      CommitCopies();
+    };
+    const auto gates_of = [&](int nth) { return int64_t{end + nth * step} * p.heads + head; };
+    const auto momentum_of = [&](int nth) { return has_momentum ? p.momentum[gates_of(nth)] : 0; };
+    const auto keep_of = [&](int nth) { return p.keep == nullptr ? 1.0f : p.keep[gates_of(nth)]; };
+    const bool moves_anchors =
+        p.writes_anchors && (begin + next - step - segment.first + 1) % p.anchor_period == 0;
+    anchors_moved |= moves_anchors;
+
+    const bool in_passes = pairs > most;  // of one step
+    if (!in_passes) {
+      fetch_queries(end, reads);
+      CommitCopies();
+    }
+    for (int from = 0; from < pairs; from += most) {
+      const int count = min(pairs - from, most);
       if (from > 0) {
         fetch_pairs(end, from, count);
         CommitCopies();
+      }
+      if (in_passes) {
         WaitCopies<0>();
       } else {
         WaitCopies<1>();
       }
       __syncthreads();
-      float* const outputs = forward.Run(k, count, at.anchors, {.slopes = delta_1});
-      find_errors(outputs, end - (step - 1) + from, count, scale);
-      __syncthreads();
-      if constexpr (kDepth > 1) {
-        ProductsOfRows(shared + at.anchors[1], part_2, error, count, delta_1);
-        __syncthreads();
-      }
-      const float kept = from == 0 ? momentum : 1.0f;
-      const float* const delta = kDepth > 1 ? delta_1 : error + rank * part_1.columns;
-      AddGradients<kHeld>(k, part_1.rows, delta, kDepth > 1 ? part_1.columns : dim, count, kept,
-                          share_1, momenta_1);
-      if constexpr (kDepth > 1) {
-        AddGradients<kHeld>(z, part_2.rows, error, dim, count, kept, share_2, momenta_2);
-      }
-      for (int i = thread; network.trains_gain && i < dim; i += kThreads) {
-        float s = kept * gain_momenta[i];
-        for (int pair = 0; pair < count; ++pair) s -= v[pair * dim + i];
-        gain_momenta[i] = s;
-      }
+      find_gradients(end - (step - 1) + from, count, scale);
+      if (!in_passes) break;
+      learn(0, count, from == 0 ? momentum_of(0) : 1.0f);
       __syncthreads();
     }
-  };
-
-  // Reads and steps in turns. What comes next is under way while the other is at work.
-  bool anchors_moved = false;
-  for (int from = segment.first; from < segment.end;) {
-    FollowHere(share_1);
-    FollowHere(share_2);
-    const int end = first_end + (from - segment.first + open) / step * step;  // of the open step
-    // The token that ends a step reads what it wrote, as those do that come after it.
-    if (from == end) {
-      const int next = end + step;
-      const int64_t gate = int64_t{end} * p.heads + head;
-      const float keep = p.keep == nullptr ? 1.0f : p.keep[gate];
-      fetch_queries(end, min(min(next, segment.end) - end, most));
+    if (in_passes) {
+      fetch_queries(end, min(reads, most));
       CommitCopies();
-      const float scale = p.step_scale == nullptr ? 1.0f : p.step_scale[step - 1];
-      learn(end, has_momentum ? p.momentum[gate] : 0.0f, scale);
-      if (next < segment.end) fetch_pairs(next, 0, min(step, most));
-      CommitCopies();
-      const bool moves_anchors = p.writes_anchors && (p.positions[end] + 1) % p.anchor_period == 0;
-      anchors_moved |= moves_anchors;
-      const auto apply = [&](int l, const Share& share, const auto& momenta) {
-        ForEachFour<kHeld>(p.division.parts[l], share, [&](int i, int element, int, int) {
-          float4 w = momenta[i];
-          AddScaled(w, keep, LoadFour(shared + at.weights[l] + element));
-          SaveFour(shared + at.weights[l] + element, w);
-          if (moves_anchors) SaveFour(shared + at.anchors[l] + element, w);
-        });
-      };
-      apply(0, share_1, momenta_1);
-      if constexpr (kDepth > 1) apply(1, share_2, momenta_2);
-      for (int i = thread; network.trains_gain && i < dim; i += kThreads) {
-        gain[i] = fmaf(keep, gain[i], gain_momenta[i]);
-        if (moves_anchors) anchor_gain[i] = gain[i];
-      }
-      const int count = min(min(next, segment.end) - end, most);
-      read(end, count);
-      from += count;
+      fetch_next();
+      apply(keep_of(0), moves_anchors);
+      read(end, end + reads);
+      end = next;
       continue;
     }
-    const int count = min(min(end, segment.end) - from, most);
-    if (from > segment.first) {
-      fetch_queries(from, count);
-      CommitCopies();
-      WaitCopies<0>();
+    float* const outputs = forward.NextOutputs();
+    for (int nth = 0; nth < together; ++nth) {
+      FollowHere(share_1);
+      FollowHere(share_2);
+      const bool last = nth + 1 == together;
+      learn(nth * step, step, momentum_of(nth));
+      __syncthreads();  // what was read of W, and the step's errors
+      if (last) fetch_next();
+      apply(keep_of(nth), last && moves_anchors);
+      // The gain that the step's tokens read takes the place of its last error.
+      for (int i = thread; network.trains_gain && i < dim; i += kThreads) {
+        error[((nth + 1) * step - 1) * dim + i] = gain[i];
+      }
+      if (nth == 0) {
+        if (last) {
+          WaitCopies<1>();
+        } else {
+          WaitCopies<0>();
+        }
+      }
+      __syncthreads();
+      const int from = nth * step, count = min(step, reads - from);
+      forward.Products(q + from * dim, count, shared + at.z_of_q, at.weights, {}, outputs, from);
     }
-    read(from, count);
-    from += count;
+    team.Sync();
+    answer(outputs, end, reads, [&](int token) {
+      return network.trains_gain ? error + ((token / step + 1) * step - 1) * dim : gain;
+    });
+    end = next;
   }
 
   // Losses of tokens whose step is still open.
@@ -251,7 +334,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     CommitCopies();
     WaitCopies<0>();
     __syncthreads();
-    find_errors(forward.Run(k, count, at.anchors, {}), from, count, 0);
+    find_errors(from, count, 0);
     __syncthreads();
   }
 

@@ -7,11 +7,11 @@
 
 namespace mneme::cuda::neural_memory::resident {
 
-template <int kDepth, int kHeld>
+template <int kDepth, int kHeld, Outputs kOutputs = Outputs::kToAll>
 class NetworkOfTokens {
  public:
   __device__ NetworkOfTokens(const Params& p, const Team& team, float* shared)
-      : p_(p), team_(team), shared_(shared), between_(p.division.tokens * p.dim) {}
+      : p_(p), team_(team), shared_(shared), between_(p.division.owned * p.dim) {}
 
   // All in shared memory; null: none.
   struct Options {
@@ -21,13 +21,20 @@ class NetworkOfTokens {
     const float* output_biases;
   };
 
-  // The outputs of `count` vectors x at all blocks, by token, as parts for Norm(); z becomes those
-  // of the hidden units. Begins behind a barrier and ends with one. The outputs are there until the
-  // call after next.
+  // The outputs of `count` vectors x at the blocks that see them, as parts for Norm(); z becomes
+  // those of the hidden units. Begins behind a barrier and ends with one. The outputs are there
+  // until the call after next.
   __device__ float* Run(const float* x, int count, const int (&weights)[2],
                         const Options& options) {
+    float* const outputs = NextOutputs();
+    Products(x, count, shared_ + p_.division.at.z, weights, options, outputs, 0);
+    team_.Sync();
+    return outputs;
+  }
+  // The same of tokens from `first` on, whose x and z these are; ends with none.
+  __device__ void Products(const float* x, int count, float* z, const int (&weights)[2],
+                           const Options& options, float* outputs, int first) {
     const Part &part_1 = p_.division.parts[0], &part_2 = p_.division.parts[kDepth - 1];
-    float *const outputs = NextOutputs(), *const z = shared_ + p_.division.at.z;
     const auto activate = [&](int token, int unit, float a) {
       if (options.unit_biases != nullptr) a += options.unit_biases[unit];
       float slope;
@@ -49,7 +56,7 @@ class NetworkOfTokens {
       for (int i = static_cast<int>(threadIdx.x); i < part_2.columns; i += kThreads) {
         float y = SumOfGroups(partial, part_2, i);
         if (options.output_biases != nullptr) y += options.output_biases[i];
-        Send(outputs, 0, i, y);
+        Send(outputs, first, i, y);
       }
     } else {
       if constexpr (kDepth > 1) {
@@ -67,11 +74,9 @@ class NetworkOfTokens {
                          if (options.output_biases != nullptr) {
                            AddScaled(y, 1.0f, LoadFour(options.output_biases + column));
                          }
-                         Send(outputs, token, column, y);
+                         Send(outputs, first + token, column, y);
                        });
     }
-    team_.Sync();
-    return outputs;
   }
 
   // Where the next outputs go.
@@ -80,14 +85,19 @@ class NetworkOfTokens {
     turn_ ^= 1;
     return outputs;
   }
-  // Columns of this block, or its part of their sums, to all blocks.
+  // Columns of this block, or its part of their sums, to the blocks that see them.
   template <typename T>
   __device__ void Send(float* outputs, int token, int column, const T& y) const {
     const int own =
         kDepth > 1 ? team_.rank() * between_ : team_.rank() * p_.division.parts[0].columns;
-    float* const here = outputs + own + token * p_.dim + column;
+    if constexpr (kOutputs == Outputs::kToOwner) {
+      float* const here = outputs + own + token / p_.blocks * p_.dim + column;
+      *reinterpret_cast<T*>(team_.Of(token % p_.blocks, here)) = y;
+    } else {
+      float* const here = outputs + own + token * p_.dim + column;
 #pragma unroll 1
-    for (int to = 0; to < p_.blocks; ++to) *reinterpret_cast<T*>(team_.Of(to, here)) = y;
+      for (int to = 0; to < p_.blocks; ++to) *reinterpret_cast<T*>(team_.Of(to, here)) = y;
+    }
   }
   // ErrorOfWarp() of a token's outputs.
   __device__ float Error(float* outputs, const float* k, float* v, const float* gain, float rate,
