@@ -19,6 +19,7 @@ absl::Status CheckOptions(const EngineOptions& options) {
   };
   MNEME_RETURN_IF_ERROR(at_least("state_memory_bytes", options.state_memory_bytes, 0));
   MNEME_RETURN_IF_ERROR(at_least("max_sessions", options.max_sessions, 0));
+  MNEME_RETURN_IF_ERROR(at_least("host_state_memory_bytes", options.host_state_memory_bytes, 0));
   MNEME_RETURN_IF_ERROR(at_least("max_rows", options.max_rows, 1));
   MNEME_RETURN_IF_ERROR(at_least("max_tokens_per_step", options.max_tokens_per_step, 1));
   MNEME_RETURN_IF_ERROR(at_least("max_logit_rows_per_step", options.max_logit_rows_per_step, 1));

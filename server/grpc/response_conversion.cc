@@ -196,6 +196,7 @@ v1::Session ToSessionMessage(const SessionInfo& info) {
   FillTimestamp(info.last_used, *session.mutable_last_use_time());
   session.set_ttl_ms(TtlMs(info.ttl));
   session.set_state_bytes(info.state_bytes);
+  session.set_residency(IsParked(info.residence) ? v1::RESIDENCY_HOST : v1::RESIDENCY_DEVICE);
   return session;
 }
 

@@ -35,7 +35,8 @@ Json SessionJson(const SessionInfo& info) {
           {"created_at", absl::ToUnixSeconds(info.created)},
           {"last_used_at", absl::ToUnixSeconds(info.last_used)},
           {"ttl_ms", TtlMs(info.ttl)},
-          {"state_bytes", info.state_bytes}};
+          {"state_bytes", info.state_bytes},
+          {"residency", IsParked(info.residence) ? "host" : "device"}};
 }
 
 absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {

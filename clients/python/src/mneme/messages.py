@@ -119,6 +119,7 @@ def session_info_of(m: sessions_pb2.Session) -> SessionInfo:
         last_use_time=_time(m.last_use_time),
         ttl=_seconds(m.ttl_ms),
         state_bytes=m.state_bytes,
+        residency="host" if m.residency == sessions_pb2.RESIDENCY_HOST else "device",
     )
 
 

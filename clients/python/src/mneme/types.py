@@ -274,6 +274,8 @@ class SessionInfo:
     ttl: float
     """Idle seconds after which it is deleted; math.inf: never."""
     state_bytes: int
+    residency: str
+    """Where its state is: "device", or "host" while it is parked in memory of the host."""
 
 
 @dataclass(frozen=True)
