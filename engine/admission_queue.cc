@@ -197,18 +197,23 @@ void AdmissionQueue::AdmitInto(std::vector<std::unique_ptr<Generation>>& running
   if (waiting_.empty()) return;
   int rows = RowsTaken(running);
   bool slab_is_awaited = false, row_is_awaited = false;  // by a request further ahead
-  int next = 0;  // requests that wait for a row with all else that they need, or come to
-  std::vector<Lack> lacking;
+  int next = 0;    // requests that wait for a row with all else that they need, or come to
+  int wanted = 0;  // slabs, by those that lack them so far
   for (size_t i = 0; i < waiting_.size(); ++i) {
     Generation& g = *waiting_[i];
     if (g.ended) continue;
-    if (!slab_is_awaited && next < options_.max_rows) BringBack(g);
-    const int needed = SlabsNeeded(g);
-    absl::Status refusal = CheckRoom(g, needed);
+    absl::Status refusal = CheckRoom(g, SlabsNeeded(g));
     if (refusal.ok()) {
+      // While it waits for a row its session may come, but only so many sessions do at once.
+      if (next < options_.max_rows && !(row_is_awaited && HasSession(g))) {
+        MakeRoom(i, wanted + SlabsNeeded(g));
+        if (!slab_is_awaited) BringBack(g);
+      }
+      const int needed = SlabsNeeded(g);
       if (needed > 0 && (slab_is_awaited || needed > sessions_.free_slabs())) {
         slab_is_awaited = true;  // later ones must not take what this one waits for
-        if (next++ < options_.max_rows) lacking.push_back({i, needed, IsNewcomer(g)});
+        wanted += needed;
+        ++next;
         refusal = Wait(g, needed);
       } else if (!HasSession(g)) {
         ++next;
@@ -226,7 +231,6 @@ void AdmissionQueue::AdmitInto(std::vector<std::unique_ptr<Generation>>& running
     }
     if (!refusal.ok()) refuse(g, refusal);
   }
-  Park(lacking);
   for (auto& waiting : waiting_) {
     if (waiting->is_admitted()) running.push_back(std::move(waiting));
   }
@@ -247,20 +251,16 @@ void AdmissionQueue::BringBack(const Generation& g) {
   }
 }
 
-void AdmissionQueue::Park(const std::vector<Lack>& lacking) {
+void AdmissionQueue::MakeRoom(size_t i, int slabs) {
   Parking& parking = sessions_.parking();
-  if (!parking.enabled()) return;
-  int wanted = 0;  // by these so far
-  for (const Lack& lack : lacking) {
-    wanted += lack.slabs;
-    int slabs = wanted - sessions_.free_slabs() - parking.leaving();
-    if (slabs > 0) slabs -= parking.ParkResting(slabs, lack.newcomer);
-    for (size_t i = waiting_.size(); slabs > 0 && i-- > lack.waiting + 1;) {
-      const Generation& behind = *waiting_[i];
-      if (behind.ended || behind.is_admitted()) continue;
-      Session* session = SessionOf(behind);
-      if (session != nullptr && parking.Park(*session, lack.newcomer)) --slabs;
-    }
+  int lacking = slabs - sessions_.free_slabs() - parking.leaving();
+  if (!parking.enabled() || lacking <= 0) return;
+  const bool newcomer = IsNewcomer(*waiting_[i]);
+  lacking -= parking.ParkResting(lacking, newcomer);
+  for (size_t behind = waiting_.size(); lacking > 0 && behind-- > i + 1;) {
+    if (waiting_[behind]->ended) continue;
+    Session* session = SessionOf(*waiting_[behind]);
+    if (session != nullptr && parking.Park(*session, newcomer)) --lacking;
   }
 }
 

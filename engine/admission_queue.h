@@ -73,13 +73,9 @@ class AdmissionQueue {
   int slabs_awaited() const { return slabs_awaited_; }
 
  private:
-  struct Lack {
-    size_t waiting;  // in waiting_
-    int slabs;
-    bool newcomer;
-  };
-  // Begins to park what those that lack slabs wait for, who are in order.
-  void Park(const std::vector<Lack>& lacking);
+  // Begins to park sessions until so many slabs are free, or will be, for the request waiting_[i]
+  // and those in front of it: idle ones, then those of requests behind it.
+  void MakeRoom(size_t i, int slabs);
   Session* SessionOf(const Generation& g) const;
   absl::Status SkipKnownHistory(Generation& g, const Session& session) const;
   absl::Status CheckAgainstSession(const Generation& g, const Session* session) const;

@@ -173,15 +173,15 @@ TEST(EngineLoopParkingTest, CommandsWorkOnParkedSessions) {
   ASSERT_EQ(ResidenceOf(h, "a"), Residence::kParked);
   EXPECT_EQ(h.loop->CreateSession(Key("new"), absl::ZeroDuration())->residence, Residence::kParked)
       << "no slab is free";
-  EXPECT_EQ(h.loop->ForkSession(Key("a"), Key("of a"), absl::ZeroDuration())->residence,
+  EXPECT_EQ(h.loop->ForkSession(Key("a"), Key("of_a"), absl::ZeroDuration())->residence,
             Residence::kParked);
-  EXPECT_EQ(h.loop->ForkSession(Key("b"), Key("of b"), absl::ZeroDuration())->residence,
+  EXPECT_EQ(h.loop->ForkSession(Key("b"), Key("of_b"), absl::ZeroDuration())->residence,
             Residence::kParked)
       << "of one with a slab";
   EXPECT_EQ(h.loop->DeleteSession(Key("b")), absl::OkStatus());
-  EXPECT_EQ(h.loop->ForkSession(Key("a"), Key("in a slab"), absl::ZeroDuration())->residence,
+  EXPECT_EQ(h.loop->ForkSession(Key("a"), Key("in_a_slab"), absl::ZeroDuration())->residence,
             Residence::kResident);
-  for (const char* name : {"a", "of a", "of b", "in a slab"}) {
+  for (const char* name : {"a", "of_a", "of_b", "in_a_slab"}) {
     EXPECT_EQ(h.Generate(Greedy({2}, 2, name)).tokens.at(0), Alone({{1}, {2}}, 2)) << name;
   }
   EXPECT_EQ(h.Generate(Greedy({1}, 2, "new")).tokens.at(0), Alone({{1}}, 2));
