@@ -54,6 +54,12 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
                      "step cuts, has up to ",
                      model.segment, ": expected at least as many"));
   }
+  if (const int64_t host = options.host_state_memory_bytes;
+      host > 0 && host < 2 * model.slab_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "host_state_memory_bytes is ", host, ", expected 0 or at least ", 2 * model.slab_bytes,
+        " (two states of this model: one is room for those that change places)"));
+  }
   options.max_rows = std::min(options.max_rows, options.max_tokens_per_step);
   // Texts that are classified have sessions while they run, and no longer.
   if (model.segment > 0 && (options.max_sessions == 0 || options.max_sessions > options.max_rows)) {

@@ -87,7 +87,8 @@ bool Parking::Park(Session& session, bool newcomer) {
   session.fetched = false;
   session.host_state = host_->Add(session.fed_tokens);
   ++leaving_;
-  Begin(session, Residence::kLeaving, host_->Save(session.slot, session.host_state, wake_));
+  const absl::Duration now = clock_.Monotonic();
+  Begin(session, Residence::kLeaving, now, host_->Save(session.slot, session.host_state, wake_));
   return true;
 }
 
@@ -100,12 +101,14 @@ void Parking::Fetch(Session& session) {
   session.slot = pool_.Acquire().value();
   --parked_;
   coming_pages_ += host_->PagesHeld(session.host_state);
-  Begin(session, Residence::kComing, host_->Load(session.host_state, session.slot, wake_));
+  const absl::Duration now = clock_.Monotonic();
+  Begin(session, Residence::kComing, now, host_->Load(session.host_state, session.slot, wake_));
 }
 
-void Parking::Begin(Session& session, Residence to, std::unique_ptr<Transfer> transfer) {
+void Parking::Begin(Session& session, Residence to, absl::Duration now,
+                    std::unique_ptr<Transfer> transfer) {
   session.residence = to;
-  moves_.push_back({&session, clock_.Monotonic(), std::move(transfer)});
+  moves_.push_back({&session, now, std::move(transfer)});
   Settle();
 }
 

@@ -91,7 +91,8 @@ class Parking {
     absl::Duration begun;
     std::unique_ptr<Transfer> transfer;
   };
-  void Begin(Session& session, Residence to, std::unique_ptr<Transfer> transfer);
+  void Begin(Session& session, Residence to, absl::Duration now,
+             std::unique_ptr<Transfer> transfer);
   void Arrive(const Move& move);
   void Stay(Session& session);
   void Free(int& host_state);
