@@ -161,8 +161,19 @@ absl::Status AdmissionQueue::CheckContext(const Request& request, const Session*
                       session == nullptr ? 0 : session->position());
 }
 
+// A session that is parked comes first, and choices wait until it is there.
 int AdmissionQueue::SlabsNeeded(const Generation& g) const {
-  return (SessionOf(g) == nullptr ? 1 : 0) + (g.forks() ? g.request.n - 1 : 0);
+  const Session* session = SessionOf(g);
+  const int forks = g.forks() ? g.request.n - 1 : 0;
+  if (session == nullptr) return 1 + forks;
+  if (session->residence == Residence::kResident) return forks;
+  return session->residence == Residence::kParked ? 1 : 0;
+}
+
+// Whether what it needs of slabs adds to the sessions that there are.
+bool AdmissionQueue::IsNewcomer(const Generation& g) const {
+  const Session* session = SessionOf(g);
+  return session == nullptr || session->residence == Residence::kResident;
 }
 
 absl::Status AdmissionQueue::CheckRoom(const Generation& g, int slabs_needed) const {
@@ -170,10 +181,13 @@ absl::Status AdmissionQueue::CheckRoom(const Generation& g, int slabs_needed) co
   if (g.named() && SessionOf(g) == nullptr) {
     MNEME_RETURN_IF_ERROR(sessions_.CheckOwnerLimit(g.request.session.owner));
   }
-  if (slabs_needed > 0 && slabs_needed > sessions_.free_slabs() + sessions_.ephemeral_slabs()) {
-    return sessions_.NoFreeSlab(slabs_needed, slabs_awaited_);
+  const Parking& parking = sessions_.parking();
+  const int expected = sessions_.free_slabs() + sessions_.ephemeral_slabs() + parking.leaving();
+  if (slabs_needed == 0 || slabs_needed <= expected ||
+      slabs_needed <= expected + parking.Obtainable(SessionOf(g), IsNewcomer(g))) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return sessions_.NoFreeSlab(slabs_needed, slabs_awaited_);
 }
 
 void AdmissionQueue::AdmitInto(std::vector<std::unique_ptr<Generation>>& running,
@@ -183,17 +197,30 @@ void AdmissionQueue::AdmitInto(std::vector<std::unique_ptr<Generation>>& running
   if (waiting_.empty()) return;
   int rows = RowsTaken(running);
   bool slab_is_awaited = false, row_is_awaited = false;  // by a request further ahead
-  for (const auto& waiting : waiting_) {
-    Generation& g = *waiting;
+  int next = 0;    // requests that wait for a row with all else that they need, or come to
+  int wanted = 0;  // slabs, by those that lack them so far
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    Generation& g = *waiting_[i];
     if (g.ended) continue;
-    const int needed = SlabsNeeded(g);
-    absl::Status refusal = CheckRoom(g, needed);
+    absl::Status refusal = CheckRoom(g, SlabsNeeded(g));
     if (refusal.ok()) {
+      // While it waits for a row its session may come, but only so many sessions do at once.
+      if (next < options_.max_rows && !(row_is_awaited && HasSession(g))) {
+        MakeRoom(i, wanted + SlabsNeeded(g));
+        if (!slab_is_awaited) BringBack(g);
+      }
+      const int needed = SlabsNeeded(g);
       if (needed > 0 && (slab_is_awaited || needed > sessions_.free_slabs())) {
         slab_is_awaited = true;  // later ones must not take what this one waits for
+        wanted += needed;
+        ++next;
+        refusal = Wait(g, needed);
+      } else if (!HasSession(g)) {
+        ++next;
         refusal = Wait(g, needed);
       } else if (row_is_awaited || (rows > 0 && rows + g.rows() > options_.max_rows)) {
         row_is_awaited = true;
+        ++next;
         refusal = Wait(g, needed);
       } else {
         rows += g.rows();
@@ -208,6 +235,33 @@ void AdmissionQueue::AdmitInto(std::vector<std::unique_ptr<Generation>>& running
     if (waiting->is_admitted()) running.push_back(std::move(waiting));
   }
   std::erase(waiting_, nullptr);
+}
+
+// Whether its session, if that exists already, has its state in a slab.
+bool AdmissionQueue::HasSession(const Generation& g) const {
+  const Session* session = SessionOf(g);
+  return session == nullptr || session->residence == Residence::kResident;
+}
+
+void AdmissionQueue::BringBack(const Generation& g) {
+  if (HasSession(g)) return;
+  Session& session = *SessionOf(g);
+  if (session.residence == Residence::kLeaving || sessions_.free_slabs() > 0) {
+    sessions_.parking().Fetch(session);
+  }
+}
+
+void AdmissionQueue::MakeRoom(size_t i, int slabs) {
+  Parking& parking = sessions_.parking();
+  int lacking = slabs - sessions_.free_slabs() - parking.leaving();
+  if (!parking.enabled() || lacking <= 0) return;
+  const bool newcomer = IsNewcomer(*waiting_[i]);
+  lacking -= parking.ParkResting(lacking, newcomer);
+  for (size_t behind = waiting_.size(); lacking > 0 && behind-- > i + 1;) {
+    if (waiting_[behind]->ended) continue;
+    Session* session = SessionOf(*waiting_[behind]);
+    if (session != nullptr && parking.Park(*session, newcomer)) --lacking;
+  }
 }
 
 absl::Status AdmissionQueue::Wait(Generation& g, int slabs_needed) {

@@ -23,12 +23,16 @@ namespace mneme {
 // waits for of slabs is kept from later ones. At most max_queued requests wait; one more is
 // RESOURCE_EXHAUSTED, reason QUEUE_FULL.
 //
-// When no slab is free. Idle named sessions keep theirs (SessionManager). A request that needs
-// slabs waits as long as those that are free, or will be freed by running requests (the ones of
-// ephemeral sessions and additional choices), would do; otherwise only deletion or expiry of
-// sessions could help, so it is refused at once: RESOURCE_EXHAUSTED, reason NO_FREE_SLAB, with the
-// time to the next expiry as the retry hint. Requests that go on with an existing session need no
-// slab, and pass by those that wait for one.
+// When no slab is free. A request that needs slabs waits as long as those that are free, or will be
+// freed by running requests (the ones of ephemeral sessions and additional choices), or by named
+// sessions that can be parked (Parking), would do; otherwise only deletion or expiry of sessions
+// could help, so it is refused at once: RESOURCE_EXHAUSTED, reason NO_FREE_SLAB, with the time to
+// the next expiry as the retry hint. Requests that go on with a session that has its slab need
+// none, and pass by those that wait for one. Those of a parked session wait for it in their place,
+// without a row, and as if they were to take a slab for themselves. For those in front idle
+// sessions are parked first, and then those of requests that wait further behind, the last one
+// first: so whoever is in front gets all slabs that there are as requests end, and nobody keeps
+// from it what it waits for.
 //
 // Owned and called by one thread, the loop's. Whatever the constructor takes must outlive it.
 class AdmissionQueue {
@@ -69,6 +73,9 @@ class AdmissionQueue {
   int slabs_awaited() const { return slabs_awaited_; }
 
  private:
+  // Begins to park sessions until so many slabs are free, or will be, for the request waiting_[i]
+  // and those in front of it: idle ones, then those of requests behind it.
+  void MakeRoom(size_t i, int slabs);
   Session* SessionOf(const Generation& g) const;
   absl::Status SkipKnownHistory(Generation& g, const Session& session) const;
   absl::Status CheckAgainstSession(const Generation& g, const Session* session) const;
@@ -76,6 +83,10 @@ class AdmissionQueue {
   // The error of a request that must not wait for what it needs.
   absl::Status CheckRoom(const Generation& g, int slabs_needed) const;
   int SlabsNeeded(const Generation& g) const;
+  bool IsNewcomer(const Generation& g) const;
+  bool HasSession(const Generation& g) const;
+  // Begins to bring its session back, if that is parked and a slab is free.
+  void BringBack(const Generation& g);
   absl::Status Wait(Generation& g, int slabs_needed);
 
   SessionManager& sessions_;

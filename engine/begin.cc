@@ -152,7 +152,12 @@ void EngineLoop::SendStart(Generation& g) {
   EngineStats& stats = parts_.stats;
   if (g.named()) {
     const bool resumes = g.usage.resumed_tokens > 0;
-    stats.resumed_as(resumes ? ResumeOutcome::kHot : ResumeOutcome::kCold).Add();
+    const bool parked = g.choices[0].session->fetched;
+    stats
+        .resumed_as(!resumes ? ResumeOutcome::kCold
+                    : parked ? ResumeOutcome::kParked
+                             : ResumeOutcome::kHot)
+        .Add();
   }
   stats.queue_seconds.Observe(absl::ToDoubleSeconds(g.admitted - g.submitted));
   stats.resumed_tokens.Add(g.usage.resumed_tokens);

@@ -11,14 +11,17 @@
 namespace mneme {
 
 std::string CapacityPlan::ToString() const {
-  return absl::StrCat(sessions, sessions == 1 ? " session fits" : " sessions fit", " in ",
-                      HumanBytes(state_memory_bytes), " (", HumanBytes(slab_bytes), " each",
-                      asked_bytes > 0
-                          ? absl::StrCat("; ", HumanBytes(asked_bytes),
-                                         " asked for, cut to what is available less a reserve of ",
-                                         HumanBytes(reserve_bytes))
-                          : "",
-                      ")");
+  return absl::StrCat(
+      sessions, sessions == 1 ? " session fits" : " sessions fit", " in ",
+      HumanBytes(state_memory_bytes), " (", HumanBytes(slab_bytes), " each",
+      asked_bytes > 0 ? absl::StrCat("; ", HumanBytes(asked_bytes),
+                                     " asked for, cut to what is available less a reserve of ",
+                                     HumanBytes(reserve_bytes))
+                      : "",
+      ")",
+      host_bytes > 0 ? absl::StrCat("; ", host_bytes / slab_bytes - 1, " more are parked in ",
+                                    HumanBytes(host_bytes), " of the host")
+                     : "");
 }
 
 RunnerLimits LargestStep(const EngineOptions& options) {
@@ -43,7 +46,7 @@ absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_
         " more than there is, and the state of one takes another ", HumanBytes(slab_bytes)));
   }
   constexpr int64_t kMaxSessions = int64_t{1} << 24;
-  CapacityPlan plan = {.slab_bytes = slab_bytes};
+  CapacityPlan plan = {.slab_bytes = slab_bytes, .host_bytes = options.host_state_memory_bytes};
   const int64_t asked = options.state_memory_bytes;
   const bool fits = asked > 0 && asked <= available_bytes;
   plan.state_memory_bytes = fits ? asked : std::max<int64_t>(0, available_bytes - reserve_bytes);

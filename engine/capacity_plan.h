@@ -20,8 +20,10 @@ struct CapacityPlan {
   int64_t asked_bytes = 0;
   int64_t reserve_bytes = 0;
   int sessions = 0;
+  int64_t host_bytes = 0;  // EngineOptions::host_state_memory_bytes
 
-  std::string ToString() const;  // "1234 sessions fit in 150.0 GiB (122.1 MiB each)"
+  // "1234 sessions fit in 150.0 GiB (122.1 MiB each)", and how many more can be parked.
+  std::string ToString() const;
 };
 
 // The largest step that an engine with these options makes.

@@ -58,6 +58,11 @@ class LoopEngine final : public Engine {
     MNEME_ASSIGN_OR_RETURN(const EnginePlan plan, PlanEngine(*backend_, needs, options_));
     capacity_ = plan.capacity;
     MNEME_ASSIGN_OR_RETURN(pool_, StatePool::Create(*backend_, *model_, capacity_.sessions));
+    if (options_.host_state_memory_bytes > 0) {
+      MNEME_ASSIGN_OR_RETURN(host_states_,
+                             HostStates::Create(*backend_, *pool_, options_.host_state_memory_bytes,
+                                                model_->state_layout().max_tokens().value_or(1)));
+    }
     RunnerLimits limits = LargestStep(options_);
     if (tokenizer_ != nullptr && !model_->info().classes.exist()) {
       limits.banned_tokens = tokenizer_->PaddingIds();
@@ -72,6 +77,7 @@ class LoopEngine final : public Engine {
                                                      .tokenizer = tokenizer_.get(),
                                                      .pool = *pool_,
                                                      .runner = *runner_,
+                                                     .host = host_states_.get(),
                                                      .routing = routing_.get(),
                                                      .notifier = notifier_.get(),
                                                      .stats = stats_,
@@ -82,6 +88,7 @@ class LoopEngine final : public Engine {
         .Message(capacity_.ToString())
         .Add("sessions", capacity_.sessions)
         .Add("slab_bytes", capacity_.slab_bytes)
+        .Add("host_state_bytes", options_.host_state_memory_bytes)
         .Add("rows_per_step", options_.max_rows)
         .Add("tokens_per_step", options_.max_tokens_per_step)
         .Write(LogSeverity::kInfo);
@@ -185,6 +192,7 @@ class LoopEngine final : public Engine {
   CapacityPlan capacity_;
   EngineStats stats_;
   std::unique_ptr<StatePool> pool_;
+  std::unique_ptr<HostStates> host_states_;
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<StreamNotifier> notifier_;
   std::unique_ptr<RoutingCounter> routing_;

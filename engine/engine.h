@@ -32,7 +32,10 @@ namespace mneme {
 struct EngineOptions {
   int64_t state_memory_bytes = 0;  // budget of all slabs; 0: what is left of memory after a reserve
   int max_sessions = 0;            // upper bound on slabs; 0: as many as fit
-  bool graphs = true;              // replay decode steps as graphs where the device can
+  // Memory of the host that idle sessions are parked in when others need their slabs; 0: they keep
+  // them. All of it is taken at the start.
+  int64_t host_state_memory_bytes = 0;
+  bool graphs = true;  // replay decode steps as graphs where the device can
   // On a device that works on its own, a decode step of the same rows begins before the host has
   // seen the tokens of the one before it, where stop tokens and lengths alone decide who goes on.
   bool async_scheduling = true;

@@ -46,7 +46,9 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
       sessions_(parts_.pool, parts_.clock, parts_.stats,
                 {.default_ttl = options.default_session_ttl,
                  .history_tokens = options.history_tokens,
-                 .owner_limit = options.owner_session_limit}),
+                 .owner_limit = options.owner_session_limit,
+                 .host = parts_.host,
+                 .wake = [this] { mailbox_.Wake(); }}),
       queue_(sessions_, parts_.tokenizer, parts_.stats,
              {.max_rows = options.max_rows,
               .max_queued = options.max_queued_requests,
@@ -102,6 +104,7 @@ void EngineLoop::Admit(absl::Duration max_wait) {
   phases_.BeginTurn(StepPhase::kPlan, pipeline_.steps());
   for (Command& command : commands) Take(std::move(command));
   if (running_.empty()) throughput_.Restart(Now());
+  sessions_.parking().Settle();
   CancelAndExpire();  // before what they ask for costs time
   queue_.AdmitInto(
       running_, [this](Generation& g) { Begin(g); },

@@ -50,6 +50,7 @@ struct EngineParts {
   const Tokenizer* tokenizer;  // null: events carry no text
   StatePool& pool;
   ModelRunner& runner;
+  HostStates* host = nullptr;         // null: no session is parked
   RoutingCounter* routing = nullptr;  // null: the model has no router, or nobody counts
   StreamNotifier* notifier;           // null: callbacks run on the loop's thread
   EngineStats& stats;

@@ -19,6 +19,7 @@ absl::Status CheckOptions(const EngineOptions& options) {
   };
   MNEME_RETURN_IF_ERROR(at_least("state_memory_bytes", options.state_memory_bytes, 0));
   MNEME_RETURN_IF_ERROR(at_least("max_sessions", options.max_sessions, 0));
+  MNEME_RETURN_IF_ERROR(at_least("host_state_memory_bytes", options.host_state_memory_bytes, 0));
   MNEME_RETURN_IF_ERROR(at_least("max_rows", options.max_rows, 1));
   MNEME_RETURN_IF_ERROR(at_least("max_tokens_per_step", options.max_tokens_per_step, 1));
   MNEME_RETURN_IF_ERROR(at_least("max_logit_rows_per_step", options.max_logit_rows_per_step, 1));
@@ -52,6 +53,12 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
                      " tokens (--max-num-batched-tokens), and a segment of this model, which no "
                      "step cuts, has up to ",
                      model.segment, ": expected at least as many"));
+  }
+  if (const int64_t host = options.host_state_memory_bytes;
+      host > 0 && host < 2 * model.slab_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "host_state_memory_bytes is ", host, ", expected 0 or at least ", 2 * model.slab_bytes,
+        " (two states of this model: one is room for those that change places)"));
   }
   options.max_rows = std::min(options.max_rows, options.max_tokens_per_step);
   // Texts that are classified have sessions while they run, and no longer.

@@ -28,10 +28,11 @@ absl::string_view StepPhaseName(StepPhase phase);  // "idle", "plan", ...
 // How a request found its session.
 enum class ResumeOutcome {
   kHot,      // on the device, with tokens
+  kParked,   // in memory of the host, with tokens
   kCold,     // there was none, or an empty one
   kRefused,  // there was one, and the request could not go on with it, or it was to be there
 };
-inline constexpr int kResumeOutcomes = 3;
+inline constexpr int kResumeOutcomes = 4;
 
 // Why a named session is no more.
 enum class SessionEnd {
@@ -191,6 +192,9 @@ struct EngineStats {
   Counter forked_choices;  // n > 1
   // Forks of sessions: asked -> answered, waiting for a step too.
   Histogram fork_seconds{CommandBounds()};
+  // States on their way to memory of the host and back, begun -> there.
+  Histogram park_seconds{CommandBounds()};
+  Histogram fetch_seconds{CommandBounds()};
 
   // Now.
   Gauge requests_running;  // get rows in steps
@@ -200,7 +204,10 @@ struct EngineStats {
   Gauge slabs_used;
   Gauge slabs_ephemeral;  // of those in use: held by requests and not by named sessions
   Gauge slabs_total;
-  Gauge sessions;  // named ones
+  Gauge sessions;         // named ones
+  Gauge sessions_parked;  // of those
+  Gauge host_bytes_used;  // memory of the host for those that are parked
+  Gauge host_bytes_total;
 
   Counter& finished_by(FinishReason reason) { return finished[static_cast<size_t>(reason)]; }
   const Counter& finished_by(FinishReason reason) const {

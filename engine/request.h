@@ -217,6 +217,17 @@ struct TokenEvent {
 };
 
 // The answer of session commands.
+// Where the state of a session is.
+enum class Residence : uint8_t {
+  kResident,  // in a slab
+  kLeaving,   // in its slab, on its way to the host
+  kParked,    // in memory of the host: it has no slab
+  kComing,    // with the host, on its way to its slab
+};
+
+// What is moving is on the device as long as it has a slab.
+constexpr bool IsParked(Residence residence) { return residence == Residence::kParked; }
+
 struct SessionInfo {
   SessionKey key;
   int64_t position = 0;  // tokens of the conversation, pending one included
@@ -226,6 +237,7 @@ struct SessionInfo {
   absl::Time last_used;
   absl::Duration ttl;  // idle time after which it is deleted; infinite: never
   int64_t state_bytes = 0;
+  Residence residence = Residence::kResident;
 };
 
 }  // namespace mneme

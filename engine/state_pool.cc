@@ -143,6 +143,18 @@ void StatePool::Release(int slot) {
   free_.push_back(slot);
 }
 
+std::vector<ByteRange> StatePool::Filled(int slot, int64_t tokens) const {
+  std::vector<ByteRange> ranges = {{0, fixed_bytes_}};
+  for (const ByteRange& range : contexts_.Filled(slot, tokens)) {
+    if (ranges.back().end == range.begin) {
+      ranges.back().end = range.end;
+    } else {
+      ranges.push_back(range);
+    }
+  }
+  return ranges;
+}
+
 void StatePool::Copy(int from, int to, int64_t tokens) {
   CHECK(taken_.at(from) && taken_.at(to)) << "slots " << from << " and " << to;
   if (from == to) return;

@@ -40,6 +40,9 @@ class StatePool {
   absl::Status Read(int slot, int64_t tokens, StateImage& image) const {
     return image.Copy(backend_, slab(slot), tokens);
   }
+  // The bytes of a slab that hold the state of a session that was fed `tokens` tokens, in order. Of
+  // fields that are not written yet, too, whose bytes mean nothing.
+  std::vector<ByteRange> Filled(int slot, int64_t tokens) const;
 
   int slots() const { return static_cast<int>(taken_.size()); }
   int free_slots() const { return static_cast<int>(free_.size()); }
@@ -47,6 +50,7 @@ class StatePool {
   bool taken(int slot) const { return taken_[slot]; }
 
   std::byte* slabs() const { return slabs_.data(); }  // slab 0
+  std::byte* slab(int slot) const { return slabs_.data() + slot * slab_bytes_; }
   int64_t slab_bytes() const { return slab_bytes_; }
   std::span<const ContextTable> contexts() const { return contexts_.tables(); }
   // Written by Acquire and Copy so far. On a device whose flags the host does not read, memories
@@ -75,7 +79,6 @@ class StatePool {
   void JoinRanges();
 
   explicit StatePool(Backend& backend) : backend_(backend) {}
-  std::byte* slab(int slot) const { return slabs_.data() + slot * slab_bytes_; }
 
   Backend& backend_;
   int64_t slab_bytes_ = 0;

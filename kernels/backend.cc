@@ -8,6 +8,28 @@
 #endif
 
 namespace mneme {
+namespace {
+
+class DoneTransfer final : public Transfer {
+ public:
+  bool done() const override { return true; }
+};
+
+}  // namespace
+
+std::unique_ptr<Transfer> Backend::BeginTransfer(std::span<const TransferPiece> pieces,
+                                                 TransferDirection direction,
+                                                 std::function<void()> on_done) {
+  for (const TransferPiece& piece : pieces) {
+    if (direction == TransferDirection::kToHost) {
+      CopyToHost(piece.dst, piece.src, piece.bytes);
+    } else {
+      CopyFromHost(piece.dst, piece.src, piece.bytes);
+    }
+  }
+  if (on_done != nullptr) on_done();
+  return std::make_unique<DoneTransfer>();
+}
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(absl::string_view device,
                                                      const BackendOptions& options) {

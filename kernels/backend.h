@@ -49,6 +49,23 @@ struct GuardedPiece {
   int64_t flag = kAlways;  // bytes from the start of the block
 };
 
+// A piece of a transfer: one side is memory of the device, the other one pinned memory.
+struct TransferPiece {
+  void* dst = nullptr;
+  const void* src = nullptr;
+  int64_t bytes = 0;
+};
+
+enum class TransferDirection : uint8_t { kToHost, kToDevice };
+
+// Copies that go on beside kernels. Neither side may be written meanwhile, nor the one be read that
+// is written to.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;  // waits until it is done
+  virtual bool done() const = 0;
+};
+
 // One thread drives a backend (the engine's loop); only Allocate and the destructor of a Buffer may
 // be called from another.
 class Backend {
@@ -134,6 +151,12 @@ class Backend {
     }
     return copied;
   }
+  // Copies that begin when the work queued so far is done; work queued later does not wait for
+  // them. Once they are done, `on_done` is called, maybe by another thread and before this returns.
+  // What fails is an error of Synchronize().
+  virtual std::unique_ptr<Transfer> BeginTransfer(std::span<const TransferPiece> pieces,
+                                                  TransferDirection direction,
+                                                  std::function<void()> on_done);
   virtual void Zero(void* dst, int64_t bytes) = 0;
   // Waits for all work; reports errors of asynchronous kernels.
   virtual absl::Status Synchronize() = 0;

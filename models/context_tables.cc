@@ -10,6 +10,7 @@ absl::StatusOr<ContextTables> ContextTables::Create(Backend& backend, const Stat
                                                     std::byte* slabs, int slots) {
   ContextTables tables;
   tables.base_ = slabs;
+  tables.slab_bytes_ = layout.slab_bytes();
   tables.groups_.assign(layout.groups().begin(), layout.groups().end());
   for (size_t g = 0; g < tables.groups_.size(); ++g) {
     const int64_t blocks = tables.groups_[g].blocks();
@@ -38,6 +39,24 @@ int64_t ContextTables::bytes(const StateLayout& layout) {
 
 int64_t SessionBytes(const StateLayout& layout) {
   return layout.slab_bytes() + ContextTables::bytes(layout);
+}
+
+std::vector<ByteRange> ContextTables::Filled(int slot, int64_t tokens) const {
+  std::vector<ByteRange> ranges;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const ContextGroup& group = groups_[g];
+    const int64_t filled = group.filled_blocks(tokens);
+    for (int64_t block = 0; block < filled; ++block) {
+      const int64_t begin =
+          offsets_[g][static_cast<size_t>(slot * group.blocks() + block)] - slot * slab_bytes_;
+      if (!ranges.empty() && ranges.back().end == begin) {
+        ranges.back().end += group.block_bytes;
+      } else {
+        ranges.push_back({begin, begin + group.block_bytes});
+      }
+    }
+  }
+  return ranges;
 }
 
 int64_t ContextTables::CopyFilled(Backend& backend, int from, int to, int64_t tokens) const {

@@ -32,12 +32,16 @@ class ContextTables {
   // Their order is that of StateField::group.
   std::span<const ContextTable> tables() const { return tables_; }
 
+  // Where the blocks lie that a session of `tokens` tokens has filled, in a slab: in order, those
+  // that lie one behind the other as one range.
+  std::vector<ByteRange> Filled(int slot, int64_t tokens) const;
   // Copies the blocks that a session of `tokens` tokens has filled, from slot to slot. Returns the
   // bytes.
   int64_t CopyFilled(Backend& backend, int from, int to, int64_t tokens) const;
 
  private:
   std::byte* base_ = nullptr;
+  int64_t slab_bytes_ = 0;
   std::vector<ContextGroup> groups_;
   std::vector<std::vector<int64_t>>
       offsets_;  // of each group: what its table holds, [slots, blocks]

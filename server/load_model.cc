@@ -38,6 +38,7 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
   options.async_scheduling = config.async_scheduling();
   options.state_memory_bytes = config.state_memory_bytes();
   options.max_sessions = config.max_sessions();
+  options.host_state_memory_bytes = config.host_state_memory_bytes();
   options.max_rows = config.max_rows();
   // A batch larger than the device's own choice of tokens raises that.
   options.max_tokens_per_step = config.max_tokens_per_step() > 0

@@ -24,8 +24,8 @@ std::string RoomText(const v1::Session& session) {
 
 void PrintSessionHeader(bool owners) {
   if (owners) absl::PrintF("%-24s ", "OWNER");
-  absl::PrintF("%-32s %12s %14s %6s %10s %10s  %s\n", "NAME", "TOKENS", "ROOM", "BUSY", "EXPIRES",
-               "BYTES", "LAST USED");
+  absl::PrintF("%-32s %12s %14s %6s %10s %10s %6s  %s\n", "NAME", "TOKENS", "ROOM", "BUSY",
+               "EXPIRES", "BYTES", "WHERE", "LAST USED");
 }
 
 void PrintSession(const v1::Session& session, bool json, bool owners) {
@@ -35,9 +35,10 @@ void PrintSession(const v1::Session& session, bool json, bool owners) {
   }
   if (owners) absl::PrintF("%-24s ", session.owner());
   const absl::Time used = absl::FromUnixSeconds(session.last_use_time().seconds());
-  absl::PrintF("%-32s %12d %14s %6s %10s %10d  %s\n", session.name(), session.position(),
+  absl::PrintF("%-32s %12d %14s %6s %10s %10d %6s  %s\n", session.name(), session.position(),
                RoomText(session), session.busy() ? "yes" : "no", TtlText(session.ttl_ms()),
                session.state_bytes(),
+               session.residency() == v1::RESIDENCY_HOST ? "host" : "device",
                absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()));
 }
 

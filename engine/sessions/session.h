@@ -16,7 +16,7 @@ namespace mneme {
 struct Session {
   SessionKey key;  // empty name: ephemeral
   int64_t id = 0;  // no other session has it, not a later one of the same key either
-  int slot = -1;   // of its slab
+  int slot = -1;   // of its slab; -1: it has none
   int64_t fed_tokens = 0;
   ConversationDigest fed;  // of those tokens
   // Sampled, known to the client, and not yet fed: the first token that goes on from here.
@@ -25,7 +25,12 @@ struct Session {
   TokenHistory history;   // of all tokens, the pending one included
 
   // Named sessions only.
-  bool busy = false;  // a request for it waits or runs
+  Residence residence = Residence::kResident;
+  int host_state = -1;   // HostStates; -1: none
+  int64_t rested = 0;    // Parking's, as the next one
+  bool stays = false;    // it is wanted again while it leaves
+  bool fetched = false;  // it came back for the request that has it now
+  bool busy = false;     // a request for it waits or runs
   absl::Time created;
   absl::Time last_used;
   absl::Duration ttl = absl::InfiniteDuration();

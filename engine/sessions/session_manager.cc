@@ -20,13 +20,20 @@ constexpr absl::Duration kMaxRetry = absl::Minutes(1);
 }  // namespace
 
 SessionManager::SessionManager(StatePool& pool, Clock& clock, EngineStats& stats, Options options)
-    : pool_(pool), clock_(clock), stats_(stats), options_(std::move(options)) {
+    : pool_(pool),
+      clock_(clock),
+      stats_(stats),
+      options_(std::move(options)),
+      parking_(pool, options_.host, clock, stats, options_.wake) {
   stats_.slabs_total.Set(pool_.slots());
 }
 
 void SessionManager::Claim(const SessionKey& key) {
   CHECK(claimed_.insert(key).second) << "session \"" << key.name << "\" is claimed twice";
-  if (Session* session = Find(key)) table_.MarkBusy(*session);
+  if (Session* session = Find(key)) {
+    table_.MarkBusy(*session);
+    parking_.Use(*session);
+  }
 }
 
 Session* SessionManager::Unclaim(const SessionKey& key, bool ran) {
@@ -34,20 +41,24 @@ Session* SessionManager::Unclaim(const SessionKey& key, bool ran) {
   Session* session = Find(key);
   if (session == nullptr) return nullptr;
   table_.MarkIdle(*session, Now());
+  parking_.Rest(*session);
   if (ran) session->last_used = clock_.Now();
   return session;
 }
 
 Session& SessionManager::CreateClaimed(const SessionKey& key, absl::Duration ttl) {
   CHECK(IsClaimed(key)) << "session \"" << key.name << "\" is not claimed";
-  Session& session = Insert(key, ttl);
+  Session made = Make(key, ttl);
+  made.slot = pool_.Acquire().value();
+  Session& session = Insert(std::move(made));
   table_.MarkBusy(session);
+  parking_.Use(session);
   return session;
 }
 
 void SessionManager::Remove(Session& session, SessionEnd why) {
   stats_.ended_by(why).Add();
-  pool_.Release(session.slot);
+  parking_.Remove(session);
   table_.Remove(session);
 }
 
@@ -55,20 +66,26 @@ Session SessionManager::Make(const SessionKey& key, absl::Duration ttl) {
   Session session;
   session.key = key;
   session.id = ++made_;
-  session.slot = pool_.Acquire().value();
   session.history = TokenHistory(options_.history_tokens);
   session.created = session.last_used = clock_.Now();
   session.ttl = ttl == absl::ZeroDuration() ? options_.default_ttl : ttl;
   return session;
 }
 
-Session& SessionManager::Insert(const SessionKey& key, absl::Duration ttl) {
+Session& SessionManager::Insert(Session session) {
   stats_.sessions_created.Add();
-  return table_.Insert(Make(key, ttl), Now());
+  Session& inserted = table_.Insert(std::move(session), Now());
+  if (inserted.slot >= 0) {
+    parking_.AddWithSlab(inserted);
+  } else {
+    parking_.AddWithHost(inserted);
+  }
+  return inserted;
 }
 
 std::unique_ptr<Session> SessionManager::BeginEphemeral() {
   auto session = std::make_unique<Session>(Make({}, absl::ZeroDuration()));
+  session->slot = pool_.Acquire().value();
   ++ephemeral_slabs_;
   return session;
 }
@@ -115,12 +132,14 @@ absl::Status SessionManager::CheckOwnerLimit(const std::string& owner) const {
 
 absl::Status SessionManager::NoFreeSlab(int needed, int awaited) const {
   return WithRetryAfter(
-      WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                     "no room: ", needed, needed == 1 ? " state slot is" : " state slots are",
-                     " needed; of ", pool_.slots(), ", ", pool_.free_slots(), " are free",
-                     awaited > 0 ? " and awaited by earlier requests" : "", ", ", ephemeral_slabs_,
-                     " will be when running requests end, and named sessions have the others")),
-                 kReasonNoFreeSlab),
+      WithReason(
+          absl::ResourceExhaustedError(absl::StrCat(
+              "no room: ", needed, needed == 1 ? " state slot is" : " state slots are",
+              " needed; of ", pool_.slots(), ", ", pool_.free_slots(), " are free",
+              awaited > 0 ? " and awaited by earlier requests" : "", ", ", ephemeral_slabs_,
+              " will be when running requests end, and named sessions have the others",
+              parking_.enabled() ? ", for which the host has no room (--host-state-memory)" : "")),
+          kReasonNoFreeSlab),
       std::clamp(NextExpiry() - Now(), kMinRetry, kMaxRetry));
 }
 
@@ -148,7 +167,7 @@ absl::StatusOr<Session*> SessionManager::FindIdle(const SessionKey& key) const {
 }
 
 absl::StatusOr<Session*> SessionManager::Add(const SessionKey& key, absl::Duration ttl,
-                                             int slabs_awaited) {
+                                             int slabs_awaited, Session* parent) {
   MNEME_RETURN_IF_ERROR(ValidateSessionName(key.name, "name"));
   if (ttl < absl::ZeroDuration()) {
     return FieldError("ttl",
@@ -165,13 +184,25 @@ absl::StatusOr<Session*> SessionManager::Add(const SessionKey& key, absl::Durati
                       kReasonSessionBusy);
   }
   MNEME_RETURN_IF_ERROR(CheckOwnerLimit(key.owner));
-  if (slabs_awaited >= free_slabs()) return NoFreeSlab(/*needed=*/1, slabs_awaited);
-  return &Insert(key, ttl);
+  Session made = Make(key, ttl);
+  if (parent != nullptr) {
+    made.fed_tokens = parent->fed_tokens;
+    made.fed = parent->fed;
+    made.pending_token = parent->pending_token;
+    made.has_text = parent->has_text;
+    made.history = parent->history;
+  }
+  if (slabs_awaited < free_slabs()) {
+    made.slot = pool_.Acquire().value();
+  } else if (!parking_.HasRoomForNewcomer(made.fed_tokens)) {
+    return NoFreeSlab(/*needed=*/1, slabs_awaited);
+  }
+  return &Insert(std::move(made));
 }
 
 absl::StatusOr<SessionInfo> SessionManager::Create(const SessionKey& key, absl::Duration ttl,
                                                    int slabs_awaited) {
-  MNEME_ASSIGN_OR_RETURN(const Session* session, Add(key, ttl, slabs_awaited));
+  MNEME_ASSIGN_OR_RETURN(const Session* session, Add(key, ttl, slabs_awaited, nullptr));
   PublishGauges();
   return Describe(*session);
 }
@@ -179,15 +210,21 @@ absl::StatusOr<SessionInfo> SessionManager::Create(const SessionKey& key, absl::
 absl::StatusOr<SessionInfo> SessionManager::Fork(const SessionKey& source, const SessionKey& target,
                                                  absl::Duration ttl, int slabs_awaited) {
   MNEME_ASSIGN_OR_RETURN(Session * parent, FindIdle(source));
-  MNEME_ASSIGN_OR_RETURN(Session * child, Add(target, ttl, slabs_awaited));
-  pool_.Copy(parent->slot, child->slot, parent->fed_tokens);
-  child->fed_tokens = parent->fed_tokens;
-  child->fed = parent->fed;
-  child->pending_token = parent->pending_token;
-  child->has_text = parent->has_text;
-  child->history = parent->history;
+  parking_.Await(*parent);
+  MNEME_ASSIGN_OR_RETURN(Session * child, Add(target, ttl, slabs_awaited, parent));
+  CopyState(*parent, *child);
   PublishGauges();
   return Describe(*child);
+}
+
+void SessionManager::CopyState(Session& parent, Session& child) {
+  if (child.residence == Residence::kParked) {
+    parking_.CopyToHost(parent, child);
+  } else if (parent.residence == Residence::kParked) {
+    parking_.CopyToSlab(parent, child);
+  } else {
+    pool_.Copy(parent.slot, child.slot, parent.fed_tokens);
+  }
 }
 
 absl::Status SessionManager::Delete(const SessionKey& key) {
@@ -224,7 +261,8 @@ SessionInfo SessionManager::Describe(const Session& session) const {
           .created = session.created,
           .last_used = session.last_used,
           .ttl = session.ttl,
-          .state_bytes = pool_.slab_bytes()};
+          .state_bytes = pool_.slab_bytes(),
+          .residence = session.residence};
 }
 
 void SessionManager::Expire() {
@@ -243,12 +281,15 @@ void SessionManager::PublishGauges() {
   stats_.slabs_used.Set(pool_.used_slots());
   stats_.slabs_ephemeral.Set(ephemeral_slabs_);
   stats_.sessions.Set(table_.size());
+  parking_.PublishGauges();
   stats_.slab_copy_bytes.Add(pool_.copied_bytes() - stats_.slab_copy_bytes.value());
 }
 
 absl::Status SessionManager::CheckIntegrity(std::span<const int> held, int claims) const {
   std::vector<int> owners(pool_.slots(), 0);
-  table_.ForEach([&](const Session& session) { ++owners.at(session.slot); });
+  table_.ForEach([&](const Session& session) {
+    if (session.residence != Residence::kParked) ++owners.at(session.slot);
+  });
   for (const int slot : held) ++owners.at(slot);
   for (int slot = 0; slot < pool_.slots(); ++slot) {
     if (owners[slot] != (pool_.taken(slot) ? 1 : 0)) {

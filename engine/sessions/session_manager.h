@@ -15,6 +15,8 @@
 #include "base/clock.h"
 #include "engine/engine_stats.h"
 #include "engine/request.h"
+#include "engine/sessions/host_states.h"
+#include "engine/sessions/parking.h"
 #include "engine/sessions/session.h"
 #include "engine/sessions/session_table.h"
 #include "engine/state_pool.h"
@@ -34,7 +36,7 @@ namespace mneme {
 // session is busy as long as a request claims its key, and idle, so that it can expire, be copied
 // or be deleted, at all other times. A key can be claimed before it has a session.
 //
-// Idle sessions keep their slabs: nothing can be parked yet.
+// Idle sessions keep their slabs until others need them and they can be parked (Parking).
 //
 // Owned and called by one thread, the loop's. Whatever the constructor takes must outlive it.
 class SessionManager {
@@ -44,6 +46,8 @@ class SessionManager {
     int history_tokens = 0;  // Session::history
     // EngineOptions::owner_session_limit.
     std::function<int(const std::string& owner)> owner_limit;
+    HostStates* host = nullptr;  // null: idle sessions keep their slabs
+    std::function<void()> wake;  // of Parking
   };
   SessionManager(StatePool& pool, Clock& clock, EngineStats& stats, Options options);
 
@@ -78,6 +82,8 @@ class SessionManager {
   // --- Room ---
 
   int free_slabs() const { return pool_.free_slots(); }
+  Parking& parking() { return parking_; }
+  const Parking& parking() const { return parking_; }
   int ephemeral_slabs() const { return ephemeral_slabs_; }
   // Whether one more named session of `owner` may be made.
   absl::Status CheckOwnerLimit(const std::string& owner) const;
@@ -87,8 +93,8 @@ class SessionManager {
 
   // --- Commands: errors as Engine says; gauges are up to date when they return ---
 
-  // They do not wait: where no slab is free but `slabs_awaited`, those that waiting requests will
-  // need, they are refused.
+  // They do not wait for requests: where no slab is free but `slabs_awaited`, those that waiting
+  // requests will need, a new session begins as a parked one, or is refused.
   absl::StatusOr<SessionInfo> Create(const SessionKey& key, absl::Duration ttl, int slabs_awaited);
   absl::StatusOr<SessionInfo> Fork(const SessionKey& source, const SessionKey& target,
                                    absl::Duration ttl, int slabs_awaited);
@@ -116,10 +122,14 @@ class SessionManager {
  private:
   absl::StatusOr<Session*> FindNamed(const SessionKey& key) const;
   absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
-  absl::StatusOr<Session*> Add(const SessionKey& key, absl::Duration ttl, int slabs_awaited);
-  // With a slab of its own: one has to be free. A ttl of zero is the default one.
+  // Whether there can be such a session; what it is to know of `parent`, if that is not null, is
+  // copied.
+  absl::StatusOr<Session*> Add(const SessionKey& key, absl::Duration ttl, int slabs_awaited,
+                               Session* parent);
+  // Without a slab. A ttl of zero is the default one.
   Session Make(const SessionKey& key, absl::Duration ttl);
-  Session& Insert(const SessionKey& key, absl::Duration ttl);
+  Session& Insert(Session session);
+  void CopyState(Session& parent, Session& child);
   SessionInfo Describe(const Session& session) const;
   absl::Duration Now() const { return clock_.Monotonic(); }
 
@@ -128,6 +138,7 @@ class SessionManager {
   EngineStats& stats_;
   const Options options_;
 
+  Parking parking_;
   SessionTable table_;
   absl::flat_hash_set<SessionKey> claimed_;
   int ephemeral_slabs_ = 0;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/guarded_copy.h"
+#include "kernels/cuda/common/transfers.h"
 #include "kernels/cuda/common/upload.h"
 #include "kernels/cuda/cuda_kernels.h"
 
@@ -187,6 +188,11 @@ class CudaBackend final : public Backend {
     cuda::CopyGuarded(device_, dst, src, pieces, count);
     return std::nullopt;  // the flags are still being written
   }
+  std::unique_ptr<Transfer> BeginTransfer(std::span<const TransferPiece> pieces,
+                                          TransferDirection direction,
+                                          std::function<void()> on_done) override {
+    return transfers_.Begin(pieces, direction, std::move(on_done));
+  }
   void Zero(void* dst, int64_t bytes) override {
     if (bytes <= 0) return;
     device_.Check(cudaMemsetAsync(dst, 0, static_cast<size_t>(bytes), device_.stream()), "memset");
@@ -245,6 +251,7 @@ class CudaBackend final : public Backend {
   Device device_;
   const DType state_dtype_;
   Staging staging_;
+  cuda::Transfers transfers_{device_};
   cuda::CudaKernels kernels_;
 };
 

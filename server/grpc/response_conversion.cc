@@ -201,6 +201,7 @@ v1::Session ToSessionMessage(const SessionInfo& info, const Engine& engine) {
   const int64_t max_context = engine.model_info().max_context;
   session.set_max_context(max_context);
   session.set_context_full(ContextFull(info, max_context));
+  session.set_residency(IsParked(info.residence) ? v1::RESIDENCY_HOST : v1::RESIDENCY_DEVICE);
   return session;
 }
 

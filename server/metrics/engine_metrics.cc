@@ -182,7 +182,8 @@ void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,
   out.Gauge("state_capacity_bytes", "Memory for states in bytes.").Value(total * slab_bytes);
 
   out.Gauge("sessions", "Named sessions, by where their state is.")
-      .Value(Now(stats.sessions), {{"residency", "device"}});
+      .Value(Now(stats.sessions) - Now(stats.sessions_parked), {{"residency", "device"}})
+      .Value(Now(stats.sessions_parked), {{"residency", "host"}});
   out.Counter("sessions_created_total", "Named sessions begun.")
       .Value(Count(stats.sessions_created));
   static constexpr const char* kEnds[] = {"deleted", "expired", "spoilt", "unborn"};
@@ -191,7 +192,7 @@ void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,
   for (int end = 0; end < kSessionEnds; ++end) {
     ends.Value(Count(stats.sessions_ended[end]), {{"reason", kEnds[end]}});
   }
-  static constexpr const char* kResumes[] = {"hot", "cold", "refused"};
+  static constexpr const char* kResumes[] = {"hot", "parked", "cold", "refused"};
   static_assert(std::size(kResumes) == kResumeOutcomes);
   auto resumes =
       out.Counter("session_resumes_total", "Requests with a session, by how they found it.");
@@ -201,6 +202,14 @@ void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,
   out.Histogram("session_fork_seconds",
                 "Forks of sessions, asked to answered, in seconds; waits for a running step.")
       .Value(stats.fork_seconds);
+  out.Histogram("session_park_seconds", "States moved to memory of the host, in seconds.")
+      .Value(stats.park_seconds);
+  out.Histogram("session_fetch_seconds", "States moved back from memory of the host, in seconds.")
+      .Value(stats.fetch_seconds);
+  out.Gauge("host_state_bytes_used", "Memory of the host that states of parked sessions take.")
+      .Value(Now(stats.host_bytes_used));
+  out.Gauge("host_state_bytes_capacity", "Memory of the host for states of parked sessions.")
+      .Value(Now(stats.host_bytes_total));
   out.Counter("forked_choices_total", "States copied for the further choices of a request.")
       .Value(Count(stats.forked_choices));
 }

@@ -40,7 +40,8 @@ Json SessionJson(const SessionInfo& info, const Engine& engine) {
           {"ttl_ms", TtlMs(info.ttl)},
           {"state_bytes", info.state_bytes},
           {"max_context", max_context > 0 ? Json(max_context) : Json()},
-          {"context_full", ContextFull(info, max_context)}};
+          {"context_full", ContextFull(info, max_context)},
+          {"residency", IsParked(info.residence) ? "host" : "device"}};
 }
 
 absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {

@@ -69,6 +69,12 @@ LoopHarness::LoopHarness(HarnessOptions harness_options)
   }
   backend.set_asynchronous(options.asynchronous);
   pool = StatePool::Create(backend, model, options.slots).value();
+  if (options.host_states > 0) {
+    const int64_t page = 4096;  // a state of the fake model
+    host = HostStates::Create(backend, *pool, (options.host_states + 1) * page,
+                              /*max_tokens_a_session=*/1)
+               .value();
+  }
   runner = ModelRunner::Create(
                backend, model, *pool,
                {.rows = options.engine.max_rows,
@@ -80,6 +86,7 @@ LoopHarness::LoopHarness(HarnessOptions harness_options)
                                                   .tokenizer = tokenizer.get(),
                                                   .pool = *pool,
                                                   .runner = *runner,
+                                                  .host = host.get(),
                                                   .notifier = nullptr,
                                                   .stats = stats,
                                                   .clock = clock,

@@ -29,6 +29,7 @@ struct HarnessOptions {
   std::vector<int32_t> end_tokens;
   absl::Duration step_time = absl::Milliseconds(1);
   bool asynchronous = false;  // FaultyBackend
+  int host_states = 0;        // that can be parked, and room for one more; 0: none
   // Without graphs a step is one forward pass, which is what the harness counts.
   EngineOptions engine = {.graphs = false,
                           .max_rows = 4,
@@ -81,6 +82,7 @@ class LoopHarness {
   FakeModel model;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<StatePool> pool;
+  std::unique_ptr<HostStates> host;
   std::unique_ptr<ModelRunner> runner;
   EngineStats stats;
   std::unique_ptr<EngineLoop> loop;

@@ -31,6 +31,9 @@ class Schedule {
       const int actions = Pick(0, 3);
       for (int i = 0; i < actions; ++i) Act();
       if (failures_ && Pick(0, 59) == 0) h_.backend.FailNext(absl::InternalError("injected"));
+      // What moves between device and host takes its time.
+      if (Pick(0, 4) == 0) h_.backend.HoldTransfers();
+      if (Pick(0, 4) == 0) h_.backend.FinishTransfers();
       if (Pick(0, 9) == 0) h_.clock.Advance(absl::Milliseconds(Pick(1, 50)));
       for (int quiet = Chance(60) ? 1 : Pick(2, 8); quiet > 0; --quiet) {
         Turn();
@@ -43,6 +46,7 @@ class Schedule {
 
   int answers() const { return judge_.answers(); }
   int64_t ahead_steps() const { return h_.stats.ahead_steps.value(); }
+  int64_t fetches() const { return h_.stats.fetch_seconds.count(); }
   // The outcomes of requests, and how often there was each.
   std::map<std::string, int> outcomes() const {
     std::map<std::string, int> all = judge_.outcomes();
@@ -57,6 +61,7 @@ class Schedule {
     };
     HarnessOptions options;
     options.slots = pick(1, 6);
+    options.host_states = pick(0, 1) * pick(1, 6);
     options.vocab = pick(3, 20);
     options.first_token_bonus = pick(0, 3);
     if (pick(0, 1) == 0) options.end_tokens = {0};
@@ -231,6 +236,7 @@ class Schedule {
   }
 
   void Settle() {
+    h_.backend.FinishTransfers();
     bool all_ended = false;
     for (int turn = 0; turn < 3000 && !all_ended; ++turn) {
       all_ended = true;
@@ -275,7 +281,7 @@ class Schedule {
 
 void RunSchedules(uint64_t first_seed, int count, bool failures) {
   int answers = 0;
-  int64_t ahead_steps = 0;
+  int64_t ahead_steps = 0, fetches = 0;
   std::map<std::string, int> outcomes;
   for (int i = 0; i < count; ++i) {
     SCOPED_TRACE(absl::StrCat("seed ", first_seed + i));
@@ -284,12 +290,14 @@ void RunSchedules(uint64_t first_seed, int count, bool failures) {
     if (::testing::Test::HasFailure()) return;
     answers += schedule.answers();
     ahead_steps += schedule.ahead_steps();
+    fetches += schedule.fetches();
     for (const auto& [outcome, n] : schedule.outcomes()) outcomes[outcome] += n;
   }
   EXPECT_GT(answers, count);
   EXPECT_GT(ahead_steps, count);
-  std::string summary =
-      absl::StrCat(count, " schedules, ", answers, " answers, ", ahead_steps, " steps ahead\n");
+  EXPECT_GT(fetches, count / 10);
+  std::string summary = absl::StrCat(count, " schedules, ", answers, " answers, ", ahead_steps,
+                                     " steps ahead, ", fetches, " sessions fetched\n");
   for (const auto& [outcome, n] : outcomes) absl::StrAppend(&summary, "  ", outcome, ": ", n, "\n");
   printf("%s", summary.c_str());
 }

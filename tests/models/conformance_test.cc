@@ -245,6 +245,25 @@ TEST_P(ConformanceTest, ANewSessionSeesNothingOfTheOneBeforeIt) {
   });
 }
 
+// Wherever it is in what it does every so many tokens, and whatever is held back.
+TEST_P(ConformanceTest, AParkedSessionComesBackInAnotherSlabAsItWas) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const std::vector<int32_t> text = Text(driver, 40, /*seed=*/12);
+    const std::vector<double> want = FeedSlot(driver, 0, text, {1});
+    driver.Reset(1);
+    std::vector<double> got;
+    int slot = 1;
+    for (int fed = 0, piece = 1; fed < 40; fed += piece, piece = 40 - fed < 9 ? 40 - fed : 9) {
+      const std::vector<double> part =
+          FeedSlot(driver, slot, std::span(text).subspan(fed, piece), {1});
+      got.insert(got.end(), part.begin(), part.end());
+      ASSERT_EQ(driver.Park(slot, 3 - slot), absl::OkStatus());
+      slot = 3 - slot;
+    }
+    EXPECT_THAT(got, IsTheSame(want));
+  });
+}
+
 TEST_P(ConformanceTest, TheCodecShowsNothingOfAFormerOwner) {
   ForEachNetwork([&](ModelDriver& driver) {
     const auto bytes = static_cast<size_t>(driver.model().state_layout().slab_bytes());

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "engine/sessions/host_states.h"
 
 namespace mneme {
 namespace {
@@ -166,6 +167,23 @@ void ModelDriver::Reset(int slot) {
 void ModelDriver::Fork(int from, int to) {
   pool_->Copy(from, to, position(from));
   positions_.at(to) = position(from);
+}
+
+absl::Status ModelDriver::Park(int from, int to) {
+  const StateLayout& layout = model_->state_layout();
+  MNEME_ASSIGN_OR_RETURN(
+      const std::unique_ptr<HostStates> host,
+      HostStates::Create(*backend_, *pool_, 3 * layout.slab_bytes() + (int64_t{1} << 16),
+                         layout.max_tokens().value_or(1)));
+  const auto lost = static_cast<size_t>(layout.slab_bytes());
+  const int64_t tokens = positions_.at(static_cast<size_t>(from));
+  const int state = host->Add(tokens);
+  host->Save(from, state, nullptr).reset();
+  for (const int slot : {from, to}) {
+    WriteSlab(slot, std::vector<std::byte>(lost, std::byte{0xff}), tokens);
+  }
+  host->Load(state, to, nullptr).reset();
+  return backend_->Synchronize();
 }
 
 void ModelDriver::Settle(int slot) {

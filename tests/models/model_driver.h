@@ -52,7 +52,9 @@ class ModelDriver {
 
   // A new session; lazily initialised fields keep their bytes. Phases go round as in the engine.
   void Reset(int slot);
-  void Fork(int from, int to);                                      // `to` becomes a copy of `from`
+  void Fork(int from, int to);  // `to` becomes a copy of `from`
+  // The session of `from` goes to memory of the host, its slab is lost, and it comes back in `to`.
+  absl::Status Park(int from, int to);
   void Settle(int slot);                                            // Model::Settle
   int64_t position(int slot) const { return positions_.at(slot); }  // tokens that it was fed
   std::vector<std::byte> ReadSlab(int slot);

@@ -226,6 +226,41 @@ void FaultyBackend::LateKernels::FinishSample() {
   in_flight_.pop_front();
 }
 
+FaultyBackend::HeldTransfer::HeldTransfer(FaultyBackend& backend,
+                                          std::span<const TransferPiece> pieces,
+                                          std::function<void()> on_done)
+    : backend_(backend), pieces_(pieces.begin(), pieces.end()), on_done_(std::move(on_done)) {
+  for (const TransferPiece& piece : pieces_) {
+    std::memset(piece.dst, 0xa5, static_cast<size_t>(piece.bytes));
+  }
+  backend_.held_.push_back(this);
+}
+
+FaultyBackend::HeldTransfer::~HeldTransfer() { Finish(); }
+
+void FaultyBackend::HeldTransfer::Finish() {
+  if (std::exchange(done_, true)) return;
+  for (const TransferPiece& piece : pieces_) {
+    std::memcpy(piece.dst, piece.src, static_cast<size_t>(piece.bytes));
+  }
+  std::erase(backend_.held_, this);
+  if (on_done_ != nullptr) on_done_();
+}
+
+std::unique_ptr<Transfer> FaultyBackend::BeginTransfer(std::span<const TransferPiece> pieces,
+                                                       TransferDirection direction,
+                                                       std::function<void()> on_done) {
+  if (holds_transfers_) {
+    return std::make_unique<HeldTransfer>(*this, pieces, std::move(on_done));
+  }
+  return Backend::BeginTransfer(pieces, direction, std::move(on_done));
+}
+
+void FaultyBackend::FinishTransfers() {
+  holds_transfers_ = false;
+  while (!held_.empty()) held_.front()->Finish();
+}
+
 absl::Status FaultyBackend::Synchronize() {
   const absl::Status failure = std::exchange(failure_, absl::OkStatus());
   return failure.ok() ? inner_->Synchronize() : failure;

@@ -89,6 +89,11 @@ class FaultyBackend final : public Backend {
   void FailAllocation(int n) { allocations_left_ = n; }
   // Says so, and works at once all the same, but that draws come when they are finished.
   void set_asynchronous(bool asynchronous) { asynchronous_ = asynchronous; }
+  // Transfers that begin from now on wait for FinishTransfers(), or for who waits for them.
+  void HoldTransfers() { holds_transfers_ = true; }
+  // Does the work of those that wait, in order, and holds no more.
+  void FinishTransfers();
+  int held_transfers() const { return static_cast<int>(held_.size()); }
   void set_available_bytes(int64_t bytes) { available_bytes_ = bytes; }
   int live_allocations() const { return live_allocations_; }
 
@@ -107,6 +112,9 @@ class FaultyBackend final : public Backend {
     inner_->CopyToHost(dst, src, bytes);
   }
   void Copy(void* dst, const void* src, int64_t bytes) override { inner_->Copy(dst, src, bytes); }
+  std::unique_ptr<Transfer> BeginTransfer(std::span<const TransferPiece> pieces,
+                                          TransferDirection direction,
+                                          std::function<void()> on_done) override;
   void Zero(void* dst, int64_t bytes) override { inner_->Zero(dst, bytes); }
   absl::Status Synchronize() override;
   bool asynchronous() const override { return asynchronous_; }
@@ -139,7 +147,25 @@ class FaultyBackend final : public Backend {
     std::deque<Draw> in_flight_;
   };
 
+  // Leaves rubbish where it will copy to until it does.
+  class HeldTransfer final : public Transfer {
+   public:
+    HeldTransfer(FaultyBackend& backend, std::span<const TransferPiece> pieces,
+                 std::function<void()> on_done);
+    ~HeldTransfer() override;
+    bool done() const override { return done_; }
+    void Finish();
+
+   private:
+    FaultyBackend& backend_;
+    const std::vector<TransferPiece> pieces_;
+    const std::function<void()> on_done_;
+    bool done_ = false;
+  };
+
   const std::unique_ptr<Backend> inner_;
+  bool holds_transfers_ = false;
+  std::vector<HeldTransfer*> held_;
   LateKernels late_kernels_;
   int64_t replays_ = 0;
   absl::Status failure_;

@@ -121,6 +121,7 @@ def session_info_of(m: sessions_pb2.Session) -> SessionInfo:
         state_bytes=m.state_bytes,
         max_context=m.max_context,
         context_full=m.context_full,
+        residency="host" if m.residency == sessions_pb2.RESIDENCY_HOST else "device",
     )
 
 

@@ -278,6 +278,8 @@ class SessionInfo:
     """Tokens that it can be fed; 0: any number."""
     context_full: bool = False
     """Whether it was fed as many: it can still be read and forked, and not go on."""
+    residency: str = "device"
+    """Where its state is: "device", or "host" while it is parked in memory of the host."""
 
 
 @dataclass(frozen=True)
