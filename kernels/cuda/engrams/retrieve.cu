@@ -19,6 +19,7 @@ struct RetrieveProblem {
   Store store;
   CrossingArrays crossings;
   const float* scores;
+  Reports reports;
 };
 
 // Short-term and long-term engrams are *old* ones. Lists are oldest first.
@@ -100,6 +101,20 @@ __device__ int NextOf(const Lists& lists, const uint16_t* counts, int reach) {
     best = max(best, key);
   }
   return kMostEngrams - 1 - static_cast<int>(WarpMost(best) & 0xffff);
+}
+
+// The sum of part(i) for i < n, in all threads of the block.
+template <typename Part>
+__device__ float BlockSum(int n, const Part& part) {
+  __shared__ float parts[kWarps];
+  float sum = 0;
+  for (int i = threadIdx.x; i < n; i += kThreads) sum += part(i);
+  sum = WarpSum(sum);
+  if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = sum;
+  __syncthreads();
+  sum = WarpSum(threadIdx.x % kWarp < kWarps ? parts[threadIdx.x % kWarp] : 0.0f);
+  __syncthreads();
+  return sum;
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
@@ -253,6 +268,31 @@ __global__ void __launch_bounds__(kThreads, 1)
     facts[kEngramNullCandidate] = ran_out && rules.null_candidate ? 1 : 0;
     facts[kEngramNullRecalled] = null_recalled;
   }
+  int32_t* const report = p.reports.Of(static_cast<int>(blockIdx.x));
+  if (report == nullptr) return;
+  const auto age = [&](int i) {
+    return segment - 1 -
+           static_cast<int>(births[recalled_slots[i]] / static_cast<uint32_t>(rules.working));
+  };
+  const float* const lifespans = p.store.lifespans(slot);
+  const float ages = BlockSum(recalled, [&](int i) {
+    return types[recalled_slots[i]] == EngramType::kLongTerm ? static_cast<float>(age(i)) : 0.0f;
+  });
+  const float long_ones = BlockSum(recalled, [&](int i) {
+    return types[recalled_slots[i]] == EngramType::kLongTerm ? 1.0f : 0.0f;
+  });
+  const float sum = BlockSum(
+      capacity, [&](int i) { return types[i] == EngramType::kFree ? 0.0f : lifespans[i]; });
+  if (threadIdx.x == 0) {
+    report[kReportShortTerm] = shorts;
+    report[kReportLongTerm] = longs;
+    report[kReportFound] = found;
+    report[kReportRecalled] = recalled;
+    report[kReportRecalledLong] = static_cast<int32_t>(long_ones);
+    report[kReportRecalledAges] = __float_as_int(ages);
+    report[kReportLifespans] = __float_as_int(sum);
+    report[kReportEvicted] = p.store.facts(slot)[kEngramsEvicted];
+  }
 }
 
 }  // namespace
@@ -262,7 +302,8 @@ void RetrieveEngrams(Device& device, const RetrieveEngramsArgs& args) {
   const RetrieveProblem problem = {.rules = args.rules,
                                    .store = Store(args.store),
                                    .crossings = CrossingArrays(args.crossings),
-                                   .scores = args.scores.as<const float>()};
+                                   .scores = args.scores.as<const float>(),
+                                   .reports = Reports(args.reports)};
   LaunchOverlapping(device, "RetrieveEngrams", RetrieveKernel,
                     static_cast<int>(args.crossings.most()), kThreads,
                     Lists::Bytes(args.store.capacity), 1, problem);
