@@ -115,6 +115,11 @@ class LoopEngine final : public Engine {
   absl::Status DeleteSession(SessionKey key) override {
     return OnLoop<absl::Status>([&] { return loop_->DeleteSession(key); });
   }
+  absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
+                                                  int64_t end) override {
+    return OnLoop<absl::StatusOr<ForgottenEngrams>>(
+        [&] { return loop_->ForgetSegments(key, first, end); });
+  }
 
   void Drain(absl::Duration timeout) override {
     loop_->StopAccepting();

@@ -86,6 +86,12 @@ class Engine {
   virtual absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                                   absl::Duration ttl) = 0;
   virtual absl::Status DeleteSession(SessionKey key) = 0;
+  // Deletes the engrams that were made of segments [first, end) of a session, and says what they
+  // were. INVALID_ARGUMENT where that is no range; NOT_FOUND, too, where there is nothing to
+  // forget; FAILED_PRECONDITION, too, where it reaches the open segment; UNIMPLEMENTED for models
+  // that make none. The session is then as it was.
+  virtual absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
+                                                          int64_t end) = 0;
 
   // Refuses new requests (UNAVAILABLE), waits for running ones up to `timeout`, then cancels the
   // rest.

@@ -40,6 +40,7 @@ class StatePool {
   int used_slots() const { return slots() - free_slots(); }
   bool taken(int slot) const { return taken_[slot]; }
 
+  Backend& backend() const { return backend_; }
   std::byte* slabs() const { return slabs_.data(); }  // slab 0
   int64_t slab_bytes() const { return slab_bytes_; }
   std::span<const ContextTable> contexts() const { return contexts_.tables(); }

@@ -134,7 +134,6 @@ absl::StatusOr<Session*> SessionManager::FindNamed(const SessionKey& key) const 
   return session;
 }
 
-// A session that may be copied or deleted.
 absl::StatusOr<Session*> SessionManager::FindIdle(const SessionKey& key) const {
   MNEME_ASSIGN_OR_RETURN(Session * session, FindNamed(key));
   if (session->busy) {
@@ -186,6 +185,7 @@ absl::StatusOr<SessionInfo> SessionManager::Fork(const SessionKey& source, const
   child->pending_token = parent->pending_token;
   child->has_text = parent->has_text;
   child->history = parent->history;
+  child->evictions = parent->evictions;
   PublishGauges();
   return Describe(*child);
 }

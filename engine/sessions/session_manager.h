@@ -92,6 +92,8 @@ class SessionManager {
   absl::StatusOr<SessionInfo> Fork(const SessionKey& source, const SessionKey& target,
                                    absl::Duration ttl, int slabs_awaited);
   absl::Status Delete(const SessionKey& key);
+  // A session that may be copied, changed or deleted.
+  absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
   absl::StatusOr<SessionInfo> Get(const SessionKey& key) const;
   // Sorted by key; without `owner`, those of all.
   std::vector<SessionInfo> List(const std::optional<std::string>& owner,
@@ -112,7 +114,6 @@ class SessionManager {
 
  private:
   absl::StatusOr<Session*> FindNamed(const SessionKey& key) const;
-  absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
   absl::StatusOr<Session*> Add(const SessionKey& key, absl::Duration ttl, int slabs_awaited);
   // With a slab of its own: one has to be free. A ttl of zero is the default one.
   Session Make(const SessionKey& key, absl::Duration ttl);

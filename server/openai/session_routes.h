@@ -21,6 +21,7 @@ class SessionRoutes {
   //   POST   /v1/sessions            {session_id, session_ttl_ms, fork_of}
   //   GET    /v1/sessions/{session}
   //   DELETE /v1/sessions/{session}
+  //   POST   /v1/sessions/{session}/forget_segments   {first, end}
   void AddRoutes(HttpRoutes& routes);
 
  private:

@@ -110,6 +110,7 @@ class FakeEngine final : public Engine {
                                      .has_tokenizer = true,
                                      .max_sessions = 10,
                                      .has_surprise = true,
+                                     .has_engrams = true,
                                      .classes = info_.classes.exist() ? &info_.classes : nullptr});
   }
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) override {
@@ -160,6 +161,13 @@ class FakeEngine final : public Engine {
   absl::Status DeleteSession(SessionKey key) override {
     absl::MutexLock lock(&mu_);
     return sessions_.erase(key) > 0 ? absl::OkStatus() : absl::NotFoundError("none");
+  }
+  // Every segment of a session was one working engram.
+  absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
+                                                  int64_t end) override {
+    const absl::StatusOr<SessionInfo> info = GetSession(key);
+    if (!info.ok()) return info.status();
+    return ForgottenEngrams{.working = static_cast<int>(end - first), .short_term = 2};
   }
 
   void Drain(absl::Duration) override {}
