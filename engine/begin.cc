@@ -141,6 +141,7 @@ void EngineLoop::BeginFirstChoice(Generation& g, Session* session) {
   }
   first.session = session;
   first.last_run = pipeline_.steps();
+  BeginMemoryUse(g);
   if (parts_.tokenizer != nullptr && request.echo) {
     first.decoder.emplace(*parts_.tokenizer,
                           DecodeOptions{.skip_special_tokens = request.skip_special_tokens,

@@ -40,13 +40,18 @@ TokenLogprob LogprobAt(const StepResult& result, int logit_row, int32_t token, i
 }
 
 // `session`: the request's, or the one that it would have had; null if there is none.
-void CompleteLast(const Generation& g, const Session* session, const absl::Status& status,
-                  absl::Duration now, TokenEvent& last) {
+// `segment_tokens`: ModelInfo::segment.
+void CompleteLast(const Generation& g, const Session* session, int segment_tokens,
+                  const absl::Status& status, absl::Duration now, TokenEvent& last) {
   last.is_last = true;
   last.status = status;
   last.usage = g.usage;
   if (g.request.surprise && g.surprised_tokens > 0) {
     last.usage.surprise = g.surprise_sum / static_cast<double>(g.surprised_tokens);
+  }
+  last.usage.memory_evicted = g.memory_evicted;
+  if (g.memory_use != nullptr) {
+    last.usage.memory_use = g.memory_use->Result(segment_tokens, g.choices[0].session->evictions);
   }
   last.seed = g.seed;
   last.timings.queue = (g.is_admitted() ? g.admitted : now) - g.submitted;
@@ -122,6 +127,7 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
   if (surprise.divergence.has_value()) return FailForDivergence(g, *surprise.divergence);
   g.surprise_sum += surprise.sum;
   g.surprised_tokens += surprise.tokens;
+  CountCrossings(g, choice);
 
   if (choice.cursor < g.feed_tokens()) {
     const int64_t begin = choice.cursor;
@@ -202,7 +208,7 @@ void EngineLoop::DeliverToken(Generation& g, Choice& choice) {
         LogprobAt(pipeline_.result(), logit_row, token, g.request.logprobs, parts_.tokenizer));
   }
   if (choice.finish == FinishReason::kNone) return outbox_.Send(g, std::move(event));
-  ReleaseChoice(choice);
+  ReleaseChoice(g, choice);
   if (--g.unfinished > 0) return outbox_.Send(g, std::move(event));
   End(g, absl::OkStatus(), std::move(event));
 }
@@ -248,7 +254,7 @@ void EngineLoop::EndUnsampled(Generation& g) {
       choice.decoder->Flush(event.text);
       event.is_prompt = true;
     }
-    ReleaseChoice(choice);
+    ReleaseChoice(g, choice);
     if (--g.unfinished > 0) {
       outbox_.Send(g, std::move(event));
     } else {
@@ -269,7 +275,7 @@ void EngineLoop::EndClassified(Generation& g, int logit_row) {
   TokenEvent event;
   event.finish = g.choices[0].finish = FinishReason::kStop;
   event.class_logits.assign(logits.begin(), logits.end());
-  ReleaseChoice(g.choices[0]);
+  ReleaseChoice(g, g.choices[0]);
   --g.unfinished;
   End(g, absl::OkStatus(), std::move(event));
 }
@@ -345,7 +351,7 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
   const Session* session = g.is_admitted() ? g.choices[0].session
                            : g.named()     ? sessions_.Find(g.request.session)
                                            : nullptr;
-  CompleteLast(g, session, status, Now(), last);
+  CompleteLast(g, session, parts_.model.info().segment, status, Now(), last);
   g.ReportEnd(g.usage);
   CloseRecord(g, last);
   ReleaseSessions(g, status);
@@ -358,7 +364,8 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
 }
 
 // The slab of an ephemeral session is free as soon as its choice has ended.
-void EngineLoop::ReleaseChoice(Choice& choice) {
+void EngineLoop::ReleaseChoice(Generation& g, Choice& choice) {
+  if (choice.index == 0) EndMemoryUse(g);
   if (choice.ephemeral != nullptr) sessions_.EndEphemeral(*choice.ephemeral);
 }
 
@@ -372,7 +379,7 @@ void EngineLoop::FinishChoices(Generation& g, const absl::Status& status, TokenE
     event.finish = choice.finish = ReasonFor(status);
     choice.stop.Flush(event.text);
     if (choice.decoder.has_value()) choice.decoder->Flush(event.text);
-    ReleaseChoice(choice);
+    ReleaseChoice(g, choice);
     if (--g.unfinished > 0) {
       outbox_.Send(g, std::move(event));
     } else {

@@ -125,6 +125,11 @@ class LoopEngine final : public Engine {
   absl::Status DeleteSession(SessionKey key) override {
     return OnLoop<absl::Status>([&] { return loop_->DeleteSession(key); });
   }
+  absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
+                                                  int64_t end) override {
+    return OnLoop<absl::StatusOr<ForgottenEngrams>>(
+        [&] { return loop_->ForgetSegments(key, first, end); });
+  }
 
   absl::StatusOr<MemoryReport> InspectMemory(SessionKey key, const MemoryQuery& query) override {
     const ModelInfo& info = model_->info();

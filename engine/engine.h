@@ -95,6 +95,12 @@ class Engine {
   // UNIMPLEMENTED of a model that makes none, FAILED_PRECONDITION of one that classifies, as it
   // keeps no sessions; errors of ReportMemory.
   virtual absl::StatusOr<MemoryReport> InspectMemory(SessionKey key, const MemoryQuery& query) = 0;
+  // Deletes the engrams that were made of segments [first, end) of a session, and says what they
+  // were. INVALID_ARGUMENT where that is no range; NOT_FOUND, too, where there is nothing to
+  // forget; FAILED_PRECONDITION, too, where it reaches the open segment; UNIMPLEMENTED for models
+  // that make none. The session is then as it was.
+  virtual absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
+                                                          int64_t end) = 0;
 
   // Refuses new requests (UNAVAILABLE), waits for running ones up to `timeout`, then cancels the
   // rest.

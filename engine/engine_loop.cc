@@ -30,6 +30,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
            .max_request_tokens = options.max_request_tokens,
            .max_prompt_tokens = options.max_prompt_tokens,
            .has_surprise = !parts_.model.info().trained.empty(),
+           .has_engrams = parts_.model.info().segment > 0,
            .classes = parts_.model.info().classes.exist() ? &parts_.model.info().classes : nullptr,
            .end_tokens = parts_.end_tokens}),
       seed_(seed),
@@ -57,7 +58,9 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                   parts_.model.info(), parts_.model.state_layout().max_tokens().value_or(0)))}),
       keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
       outbox_(keys_, parts_.notifier),
-      throughput_(parts_.stats, Now()) {}
+      throughput_(parts_.stats, Now()) {
+  parts_.stats.engrams.exist = parts_.model.info().segment > 0;
+}
 
 EngineLoop::~EngineLoop() {
   mailbox_.Close();
@@ -350,7 +353,7 @@ absl::StatusOr<SessionInfo> EngineLoop::ForkSession(const SessionKey& source,
 
 absl::Status EngineLoop::DeleteSession(const SessionKey& key) { return sessions_.Delete(key); }
 
-absl::Status EngineLoop::ReadState(const SessionKey& key, StateImage& image) const {
+absl::Status EngineLoop::ReadState(const SessionKey& key, StateImage& image) {
   return sessions_.ReadState(key, image);
 }
 

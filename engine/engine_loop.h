@@ -3,9 +3,11 @@
 //   engine_loop.cc  one turn, and the doors for other threads
 //   begin.cc        from a submitted request to its first row
 //   commit.cc       from a step's result to events and ended requests
+//   memory.cc       engrams of sessions
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -103,7 +105,9 @@ class EngineLoop {
                                           absl::Duration ttl);
   absl::Status DeleteSession(const SessionKey& key);
   // Copies an idle session's fields.
-  absl::Status ReadState(const SessionKey& key, StateImage& image) const;
+  absl::Status ReadState(const SessionKey& key, StateImage& image);
+  absl::StatusOr<ForgottenEngrams> ForgetSegments(const SessionKey& key, int64_t first,
+                                                  int64_t end);
 
   // Ends all requests.
   void EndAll(const absl::Status& why);
@@ -159,11 +163,19 @@ class EngineLoop {
   void FailRows(const StepPlan& plan, const absl::Status& error);
   void End(Generation& generation, const absl::Status& status, TokenEvent last = {});
   void FinishChoices(Generation& generation, const absl::Status& status, TokenEvent& last);
-  void ReleaseChoice(Choice& choice);
+  void ReleaseChoice(Generation& generation, Choice& choice);
   void ReleaseSessions(Generation& generation, const absl::Status& status);
   void CloseRecord(Generation& generation, const TokenEvent& last);
   void MarkEnded(Generation& generation, TokenEvent last);
   void Tell(const Generation& generation, const TokenEvent& last) const;
+
+  // memory.cc
+  void CountCrossings(Generation& generation, Choice& choice);
+  void BeginMemoryUse(Generation& generation);
+  void EndMemoryUse(Generation& generation);
+  std::byte* SlabOf(const Session& session) const {
+    return parts_.pool.slabs() + session.slot * parts_.pool.slab_bytes();
+  }
 
   // visit(Generation&), those that wait first.
   template <typename Visitor>

@@ -104,14 +104,40 @@ struct TrainingStats {
   Counter divergences;   // requests that ended by one
 };
 
+// Bounds for steps, in seconds.
+inline std::vector<double> StepBounds() {
+  return {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+          0.05,   0.1,     0.25,   0.5,   1,      2.5,   5,    10};
+}
+
+// What sessions that cross into another segment say of their engrams.
+struct EngramStats {
+  static std::vector<double> CountBounds() {
+    return {0, 10, 25, 50, 100, 200, 400, 600, 800, 1000, 1500, 2000, 4000, 8000};
+  }
+  static std::vector<double> AgeBounds() {
+    return {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000};
+  }
+  static std::vector<double> LifespanBounds() {
+    return {10, 100, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, 1000000};
+  }
+
+  bool exist = false;  // the model makes engrams as it generates; once, before others read
+  // Of each crossing, once the segment has begun:
+  Histogram long_term{CountBounds()};     // engrams in long-term memory
+  Histogram found{CountBounds()};         // by the walk, where there are any
+  Histogram recalled_age{AgeBounds()};    // mean age in segments of recalled long-term engrams
+  Histogram lifespans{LifespanBounds()};  // the sum of all
+  Counter evictions;
+  Counter wraps;  // sessions with more segments than their counts hold
+  // Whole decode steps in which a session crosses, as step_seconds.
+  Histogram step_seconds{StepBounds()};
+};
+
 struct EngineStats {
   // Where vLLM has a metric of the same meaning its bounds are among these, so that dashboards fit.
   // Smaller ones are for what takes less time here: nobody queues for a slot that is free, and a
   // session's turn has few new tokens to read.
-  static std::vector<double> StepBounds() {
-    return {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
-            0.05,   0.1,     0.25,   0.5,   1,      2.5,   5,    10};
-  }
   static std::vector<double> FirstTokenBounds() {
     return {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
             1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
@@ -162,6 +188,7 @@ struct EngineStats {
   Counter slab_copy_bytes;  // new sessions and forks (StatePool::copied_bytes)
   RoutingCounts routing;    // empty for models without a router; see RoutingCounter
   TrainingStats training;   // empty for models whose memories are not trained
+  EngramStats engrams;
 
   // Requests.
   Histogram queue_seconds{WaitBounds()};              // submitted -> running

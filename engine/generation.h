@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "engine/idempotency.h"
+#include "engine/memory_use.h"
 #include "engine/request.h"
 #include "engine/request_report.h"
 #include "engine/sampler.h"
@@ -75,6 +76,8 @@ struct Generation {
   // they are.
   double surprise_sum = 0;
   int64_t surprised_tokens = 0;
+  bool memory_evicted = false;                 // Usage::memory_evicted
+  std::unique_ptr<MemoryUseTally> memory_use;  // if asked for
   Sampler sampler;
   int64_t shown_prompt = 0;  // tokens of `feed` that were sent to the client, or skipped
   int unfinished = 0;        // choices

@@ -12,6 +12,10 @@ namespace {
 int64_t EventBytes(const TokenEvent& event) {
   int64_t bytes = static_cast<int64_t>(sizeof(TokenEvent) + event.text.size() +
                                        event.token_ids.size() * sizeof(int32_t));
+  if (event.usage.memory_use.has_value()) {
+    bytes +=
+        static_cast<int64_t>(event.usage.memory_use->sources.size() * sizeof(MemoryUse::Source));
+  }
   for (const TokenLogprob& logprob : event.logprobs) {
     bytes += static_cast<int64_t>(sizeof(TokenLogprob) + logprob.text.size() +
                                   logprob.top.size() * sizeof(TopLogprob));

@@ -77,6 +77,17 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
                              Buffer::AllocatePinned(backend, runner->surprise_.view().bytes()));
     }
   }
+  if (const ModelInfo& info = model.info(); info.segment > 0) {
+    const int64_t most = limits.rows + limits.tokens / info.segment;
+    MNEME_ASSIGN_OR_RETURN(runner->reports_,
+                           Tensor::Allocate(backend, DType::kI32,
+                                            {StepReports::kHeaderWords +
+                                             most * EngramReportSize(info.recalled_engrams)}));
+    for (Buffer& copy : runner->report_copies_) {
+      MNEME_ASSIGN_OR_RETURN(copy,
+                             Buffer::AllocatePinned(backend, runner->reports_.view().bytes()));
+    }
+  }
   if (const std::vector<int32_t>& banned = runner->limits_.banned_tokens; !banned.empty()) {
     MNEME_ASSIGN_OR_RETURN(
         runner->banned_tokens_,
@@ -199,6 +210,19 @@ int ModelRunner::CrossingsOf(std::span<const int64_t> positions, int64_t more) c
   }));
 }
 
+int ModelRunner::ReportsOf(const StepPlan& plan) const {
+  const int segment = model_.info().segment;
+  if (segment == 0) return 0;
+  int64_t count = 0;
+  for (int row = 0; row < plan.rows(); ++row) {
+    const int64_t first = plan.positions[row];
+    const int64_t end = first + plan.row_offsets[row + 1] - plan.row_offsets[row];
+    // Multiples of a segment in [first, end), but for 0.
+    if (end > first) count += (end - 1) / segment - std::max<int64_t>(first - 1, 0) / segment;
+  }
+  return static_cast<int>(count);
+}
+
 // For a number of rows that it has not met, a library may look for an algorithm, and load it, for
 // milliseconds: the logits of a step without a graph are made for as many as a graph has.
 int ModelRunner::KnownLogitRows(const StepPlan& plan) const {
@@ -224,6 +248,7 @@ ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
           .contexts = pool_.contexts(),
           .routing = routing,
           .surprise = {.values = Surprise()},
+          .reports = Reports(),
           .observer = observer_,
           .decode = &decode_};
 }
@@ -263,6 +288,30 @@ void ModelRunner::BeginSurprise(StepSurprise& result) {
             .tokens = values.shape[1]};
 }
 
+EngramReports ModelRunner::Reports() const {
+  const TensorView all = reports_.view();
+  if (all.empty()) return {};
+  const int64_t size = EngramReportSize(model_.info().recalled_engrams);
+  const int64_t most = (all.shape[0] - StepReports::kHeaderWords) / size;
+  return {.words = {all.as<int32_t>() + StepReports::kHeaderWords, DType::kI32, {most, size}},
+          .range = {all.data, DType::kI32, {2}}};
+}
+
+// As BeginSurprise.
+void ModelRunner::BeginReports(StepReports& result) {
+  result = {};
+  if (report_count_ == 0) return;
+  report_turn_ = 1 - report_turn_;
+  std::byte* const copy = report_copies_[static_cast<size_t>(report_turn_)].data();
+  const ModelInfo& info = model_.info();
+  const int64_t words =
+      StepReports::kHeaderWords + int64_t{report_count_} * EngramReportSize(info.recalled_engrams);
+  backend_.CopyToPinned(copy, reports_.view().data, words * int64_t{sizeof(int32_t)});
+  result =
+      StepReports(std::span(reinterpret_cast<const int32_t*>(copy), static_cast<size_t>(words)),
+                  info.recalled_engrams, info.working_engrams);
+}
+
 absl::Status ModelRunner::Forward(const StepPlan& plan, RoutingObserver* routing) {
   Begin(plan, routing);
   return backend_.Synchronize();
@@ -279,6 +328,7 @@ void ModelRunner::Begin(const StepPlan& plan, RoutingObserver* routing) {
   const auto graph = GraphOf(plan.rows());
   graph_ = replays ? &*graph : nullptr;
   WriteInputs(plan, /*padding=*/replays ? graph->rows - plan.rows() : 0);
+  report_count_ = ReportsOf(plan);
   next_positions_ = plan.positions;
   Upload();
   Run(routing);
@@ -304,6 +354,7 @@ void ModelRunner::BeginNext() {
     batch_.inserted += static_cast<int>(model_.info().inserted.Between(position, position + 1));
   }
   batch_.crossings = CrossingsOf(next_positions_);
+  report_count_ = std::max(batch_.crossings, 0);
   Run(/*routing=*/nullptr);
 }
 
@@ -327,6 +378,7 @@ void ModelRunner::BeginSample(const SamplingBatch& batch, StepResult& result) {
   CHECK_EQ(batch.rows.size(), logit_rows_);
   const size_t rows = batch.rows.size();
   BeginSurprise(result.surprise);
+  BeginReports(result.reports);
   result.top_columns = batch.max_top_logprobs;
   result.tokens.resize(rows);
   result.logprobs.resize(rows);

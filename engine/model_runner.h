@@ -30,6 +30,7 @@
 #include "engine/sampler.h"
 #include "engine/state_pool.h"
 #include "engine/step_plan.h"
+#include "engine/step_reports.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
 #include "models/forward_context.h"
@@ -66,6 +67,7 @@ struct StepResult {
   std::vector<int32_t> top_tokens;  // [logit_rows, top_columns]
   std::vector<float> top_logprobs;
   StepSurprise surprise;
+  StepReports reports;
   // [logit_rows, classes], in place of all else, of models that classify.
   std::vector<float> class_logits;
 };
@@ -144,6 +146,8 @@ class ModelRunner {
   Graphs::const_iterator GraphOf(int rows) const;
   // StepBatch::inserted.
   int InsertedBy(const StepPlan& plan) const;
+  // How often rows of a plan begin a segment, at its first token or later.
+  int ReportsOf(const StepPlan& plan) const;
   // How many rows of logits a step without padding rows makes.
   int KnownLogitRows(const StepPlan& plan) const;
   // Puts the plan's arrays into pinned_, with `padding` rows of one token and its logits each
@@ -161,6 +165,10 @@ class ModelRunner {
   TensorView Surprise() const;
   // Launches the copy of that to the host.
   void BeginSurprise(StepSurprise& result);
+  // Where crossings report in any step; empty if the model makes no engrams.
+  EngramReports Reports() const;
+  // Launches the copy of what there is of the step that was begun last.
+  void BeginReports(StepReports& result);
 
   Backend& backend_;
   const Model& model_;
@@ -181,6 +189,10 @@ class ModelRunner {
   Tensor surprise_;                  // [ModelInfo::trained, limits.tokens] f32, or empty
   std::array<Buffer, 2> surprises_;  // pinned copies of it, in turns
   int surprise_turn_ = 0;
+  Tensor reports_;  // [StepReports::kHeaderWords + those of all reports that there may be] i32
+  std::array<Buffer, 2> report_copies_;  // pinned, in turns
+  int report_turn_ = 0;
+  int report_count_ = 0;  // of the step that was begun last, at most
   LayerObserver* observer_ = nullptr;
   int logit_rows_ = 0;                   // of the last Forward
   bool decodes_only_ = false;            // the last step

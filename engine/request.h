@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "engine/memory_use.h"
 
 namespace mneme {
 
@@ -92,6 +93,11 @@ struct Usage {
   // The mean loss of memories that are trained while they read, over tokens fed and layers. If
   // asked for, in the last event of a request that fed any.
   std::optional<double> surprise;
+  // Engrams were evicted from the session whose lifespan was not over, at some time since its
+  // birth, or from one of the choices. In the last event.
+  bool memory_evicted = false;
+  // What choice 0 drew on. If asked for, in the last event.
+  std::optional<MemoryUse> memory_use;
 };
 
 // Where a request came from, for logs; the engine only hands it on.
@@ -132,7 +138,8 @@ struct Request {
   int prompt_logprobs = -1;  // the same for the prompt's tokens
   bool echo = false;         // the prompt's text and tokens come first in the stream
   bool skip_special_tokens = true;
-  bool surprise = false;  // Usage::surprise is wanted; the model's memories are trained
+  bool surprise = false;    // Usage::surprise is wanted; the model's memories are trained
+  bool memory_use = false;  // Usage::memory_use is wanted; the model makes engrams
 
   // Retries. A request whose session is elsewhere than expected is refused with the position
   // (ABORTED). A repeated idempotency key never feeds the prompt again: a finished request is

@@ -183,6 +183,10 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
     return FieldError("response.surprise",
                       "is true, expected false: no memory of this model is trained as it reads");
   }
+  if (r.memory_use && !bounds.has_engrams) {
+    return FieldError("response.memory_use",
+                      "is true, expected false: this model makes no engrams");
+  }
   if (r.expected_position.has_value() && *r.expected_position < 0) {
     return FieldError("expected_position",
                       absl::StrCat("is ", *r.expected_position, ", expected at least 0"));
@@ -207,7 +211,7 @@ uint64_t RequestDigest(const Request& request) {
       absl::HashOf(r.stop.max_tokens, r.stop.min_tokens, r.stop.ignore_eos, r.stop.stop_token_ids,
                    r.stop.stop_strings, r.stop.include_stop_in_output),
       absl::HashOf(r.n, r.logprobs, r.prompt_logprobs, r.echo, r.skip_special_tokens, r.surprise,
-                   r.expected_position.value_or(-1)));
+                   r.memory_use, r.expected_position.value_or(-1)));
 }
 
 }  // namespace mneme

@@ -25,10 +25,11 @@ inline constexpr absl::Duration kPriorityStep = absl::Milliseconds(100);
 struct RequestBounds {
   int vocab = 0;
   bool has_tokenizer = false;
-  int max_sessions = 0;              // slabs there are
-  int max_request_tokens = 0;        // 0: none
-  int max_prompt_tokens = 0;         // 0: none
-  bool has_surprise = false;         // memories that are trained
+  int max_sessions = 0;        // slabs there are
+  int max_request_tokens = 0;  // 0: none
+  int max_prompt_tokens = 0;   // 0: none
+  bool has_surprise = false;   // memories that are trained
+  bool has_engrams = false;
   const Classes* classes = nullptr;  // null: the model generates text
   std::span<const int32_t> end_tokens;
 };

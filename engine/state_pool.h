@@ -49,6 +49,7 @@ class StatePool {
   int used_slots() const { return slots() - free_slots(); }
   bool taken(int slot) const { return taken_[slot]; }
 
+  Backend& backend() const { return backend_; }
   std::byte* slabs() const { return slabs_.data(); }  // slab 0
   std::byte* slab(int slot) const { return slabs_.data() + slot * slab_bytes_; }
   int64_t slab_bytes() const { return slab_bytes_; }

@@ -41,6 +41,9 @@ inline constexpr char kReasonHistory[] = "HISTORY_MISMATCH";
 inline constexpr char kReasonHistoryCut[] = "HISTORY_ENDS_INSIDE_TOKEN";
 // A text to be classified for a model that generates, or the other way round.
 inline constexpr char kReasonWrongKind[] = "WRONG_KIND_OF_MODEL";
+// Of segments to be forgotten.
+inline constexpr char kReasonSegmentOpen[] = "SEGMENT_OPEN";
+inline constexpr char kReasonNothingToForget[] = "NOTHING_TO_FORGET";
 inline constexpr char kReasonStepFailed[] = "STEP_FAILED";
 // A memory that is trained while it reads is no longer finite; the payload `position` says since
 // which token.

@@ -117,6 +117,9 @@ absl::Status StepPipeline::Finish() {
 void StepPipeline::CountStep() {
   ++steps_;
   stats_.step_seconds.Observe(absl::ToDoubleSeconds(sampled_at_ - step_began_));
+  if (result().reports.count() > 0 && ModelRunner::DecodesOnly(plan_)) {
+    stats_.engrams.step_seconds.Observe(absl::ToDoubleSeconds(sampled_at_ - step_began_));
+  }
   // Rows that had ended when the step was queued fed nothing.
   const auto padding = static_cast<int>(std::count(plan_.slots.begin(), plan_.slots.end(), -1));
   const int decode_rows = plan_.decode_rows - padding;

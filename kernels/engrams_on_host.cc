@@ -18,8 +18,10 @@ void ForEachCrossing(const Crossings& crossings, const Visit& visit) {
   }
 }
 
+// `attended`: where it reports whom the segment attended to, or null.
 template <typename Number>
-void AddGains(const CommitEngramsArgs& args, const Engrams<Number>& engrams, int slot) {
+void AddGains(const CommitEngramsArgs& args, const Engrams<Number>& engrams, int slot,
+              int32_t* attended) {
   const int room = args.rules.recalled();
   const double shares = static_cast<double>(args.layers) * args.heads * args.segment;
   for (int i = 0; i < engrams.fact(kEngramsRecalled); ++i) {
@@ -30,6 +32,11 @@ void AddGains(const CommitEngramsArgs& args, const Engrams<Number>& engrams, int
     }
     const double gain = weight / shares * engrams.fact(kEngramColumns) * args.rules.lifespan_scale;
     const int engram = engrams.recalled()[i];
+    if (attended != nullptr) {
+      *attended++ = static_cast<int32_t>(engrams.birth(engram));
+      *attended++ = static_cast<int32_t>(engrams.type(engram));
+      *attended++ = ReportWord(weight / (shares / args.segment));
+    }
     engrams.gain(engram) = static_cast<Number>(gain);
     engrams.lifespan(engram) += engrams.gain(engram);
   }
@@ -200,7 +207,41 @@ void Retrieve(const EngramRules& rules, const Engrams<Number>& engrams, int segm
   engrams.fact(kEngramNullRecalled) = null_recalled ? 1 : 0;
 }
 
+// Of a session whose segment has begun.
+template <typename Number>
+void Report(const EngramRules& rules, const Engrams<Number>& engrams, int segment,
+            int32_t* report) {
+  double lifespans = 0, ages = 0;
+  int32_t of_type[4] = {}, recalled_long = 0;
+  for (int i = 0; i < engrams.capacity(); ++i) {
+    ++of_type[static_cast<int>(engrams.type(i))];
+    if (engrams.type(i) != EngramType::kFree) lifespans += engrams.lifespan(i);
+  }
+  for (int i = 0; i < engrams.fact(kEngramsRecalled); ++i) {
+    const int engram = engrams.recalled()[i];
+    if (engrams.type(engram) != EngramType::kLongTerm) continue;
+    ++recalled_long;
+    ages += segment - 1 -
+            static_cast<double>(engrams.birth(engram) / static_cast<uint32_t>(rules.working));
+  }
+  report[kReportShortTerm] = of_type[static_cast<int>(EngramType::kShortTerm)];
+  report[kReportLongTerm] = of_type[static_cast<int>(EngramType::kLongTerm)];
+  report[kReportFound] = engrams.fact(kEngramsFound);
+  report[kReportRecalled] = engrams.fact(kEngramsRecalled);
+  report[kReportRecalledLong] = recalled_long;
+  report[kReportRecalledAges] = ReportWord(ages);
+  report[kReportLifespans] = ReportWord(lifespans);
+  report[kReportEvicted] = engrams.fact(kEngramsEvicted);
+}
+
 }  // namespace
+
+int32_t* ReportOf(const EngramReports& reports, int64_t crossing) {
+  if (reports.words.empty()) return nullptr;
+  const int64_t place = reports.range.as<int32_t>()[0] + crossing;
+  CHECK_LT(place, reports.words.shape[0]) << "more reports than there is room for";
+  return reports.words.as<int32_t>() + place * reports.words.shape[1];
+}
 
 double ExpMeanScore(std::span<const double> distances) {
   const double least = *std::min_element(distances.begin(), distances.end());
@@ -230,16 +271,27 @@ void FindCrossingsOnHost(const FindCrossingsArgs& args) {
   std::fill(slots + count, slots + most, -1);
   std::fill(segments + count, segments + most, 0);
   args.working_entries.as<int32_t>()[0] = args.attended_entries.as<int32_t>()[0] = 0;
+  if (!args.report_range.empty()) {
+    auto* const range = args.report_range.as<int32_t>();
+    range[0] = range[1];
+    range[1] += count;
+  }
   args.working_entries.as<int32_t>()[1] = count * args.working;
   args.attended_entries.as<int32_t>()[1] = count * args.attended;
 }
 
 template <typename Number>
 void CommitEngramsOnHost(const CommitEngramsArgs& args) {
-  ForEachCrossing(args.crossings, [&](int64_t, int slot, int segment) {
-    if (segment < 2) return;
+  ForEachCrossing(args.crossings, [&](int64_t crossing, int slot, int segment) {
     const Engrams<Number> engrams(args.store, slot);
-    AddGains(args, engrams, slot);
+    int32_t* const report = ReportOf(args.reports, crossing);
+    if (report != nullptr) {
+      report[kReportSlot] = slot;
+      report[kReportSegment] = segment;
+      report[kReportAttended] = segment < 2 ? 0 : engrams.fact(kEngramsRecalled);
+    }
+    if (segment < 2) return;
+    AddGains(args, engrams, slot, report == nullptr ? nullptr : report + kEngramReportWords);
     for (int i = 0; i < engrams.capacity(); ++i) {
       if (engrams.type(i) != EngramType::kFree) engrams.lifespan(i) -= 1;
     }
@@ -286,14 +338,19 @@ void WriteEngramsOnHost(const WriteEngramsArgs& args) {
                          static_cast<uint32_t>(w);
     }
     engrams.ForgetFirings(engrams.OfType(EngramType::kWorking));
+    engrams.fact(kEngramsWorking) = working;
   });
 }
 
 template <typename Number>
 void RetrieveEngramsOnHost(const RetrieveEngramsArgs& args) {
   ForEachCrossing(args.crossings, [&](int64_t crossing, int slot, int segment) {
-    Retrieve(args.rules, Engrams<Number>(args.store, slot), segment,
+    const Engrams<Number> engrams(args.store, slot);
+    Retrieve(args.rules, engrams, segment,
              args.scores.as<Number>() + crossing * args.scores.shape[1]);
+    if (int32_t* report = ReportOf(args.reports, crossing)) {
+      Report(args.rules, engrams, segment, report);
+    }
   });
 }
 

@@ -126,6 +126,7 @@ struct ForwardContext {
   std::span<const ContextTable> contexts;  // by StateField::group; empty in a dry run
   RoutingObserver* routing = nullptr;
   SurpriseSink surprise = {};
+  EngramReports reports = {};  // empty: nobody wants any
   LayerObserver* observer = nullptr;
   TensorView observed_places = {};     // Observation::places
   const DecodePlan* decode = nullptr;  // of these slabs; null: every step goes block by block

@@ -124,6 +124,15 @@ class LoadedModel final : public Model {
     return network_->CheckState(state);
   }
 
+  absl::StatusOr<ForgottenEngrams> ForgetSegments(CanonicalState& state, int64_t first,
+                                                  int64_t end) const override {
+    return network_->ForgetSegments(state, first, end);
+  }
+  absl::StatusOr<std::vector<RecalledEngram>> ReadRecalled(Backend& backend,
+                                                           const std::byte* slab) const override {
+    return network_->ReadRecalled(backend, slab);
+  }
+
   DecodePlan CompileDecode(Backend& backend, const Slabs& slabs) const override {
     return network_->CompileDecode(backend, slabs);
   }
@@ -165,8 +174,10 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .positions = network.positions,
           .max_context = built.state_layout.max_tokens().value_or(0),
           .engrams = network.engrams,
-          .working_engrams = network.working_engrams,
           .segment = network.segment,
+          .working_engrams = network.working_engrams,
+          .recalled_engrams = network.recalled_engrams,
+          .counted_segments = network.counted_segments,
           .trained = built.trained,
           .inserted = network.inserted,
           .classes = network.classes,

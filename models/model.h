@@ -13,6 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/tensor_view.h"
 #include "models/classes.h"
+#include "models/engrams.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
 #include "models/layer_observer.h"
@@ -34,9 +35,12 @@ struct ModelInfo {
   // Tokens that a session can be fed: of what learned positions and state that grows (max_context)
   // have room for, the fewer; 0: any number.
   int64_t max_context = 0;
-  int engrams = 0;          // that a session has room for; 0: the model makes none
-  int working_engrams = 0;  // that are made of each segment
+  int engrams = 0;  // that a session has room for; 0: the model makes none
   int segment = 0;  // positions after which engrams are made of them; 0: the model makes none
+  int working_engrams = 0;   // that are made of a segment
+  int recalled_engrams = 0;  // that a segment's tokens attend to beside those, at most
+  // Segments whose firings are counted: of a session that has more some may be lost.
+  int64_t counted_segments = 0;
   std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
   InsertedPositions inserted = {};
   Classes classes = {};
@@ -70,6 +74,20 @@ class Model {
   // Whether a state whose tensors are of the right dtypes and shapes is one that a session can
   // have. INVALID_ARGUMENT names the tensor that is not.
   virtual absl::Status CheckState(const CanonicalState&) const { return absl::OkStatus(); }
+
+  // Takes what was made of segments [first, end) out of a session's state: ForgetEngrams says how,
+  // and which errors there are. UNIMPLEMENTED where the model makes no engrams.
+  virtual absl::StatusOr<ForgottenEngrams> ForgetSegments(CanonicalState&, int64_t /*first*/,
+                                                          int64_t /*end*/) const {
+    return absl::UnimplementedError("the model makes no engrams");
+  }
+
+  // The engrams that the session in `slab`, backend memory, recalled when its open segment began,
+  // oldest first. Waits for the device. UNIMPLEMENTED where the model makes no engrams.
+  virtual absl::StatusOr<std::vector<RecalledEngram>> ReadRecalled(
+      Backend&, const std::byte* /*slab*/) const {
+    return absl::UnimplementedError("the model makes no engrams");
+  }
 
   // What the device can do as one operation in steps of decode rows, for ForwardContext::decode.
   // Holds for as long as the model and these slabs.

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/tensor_view.h"
 #include "models/classes.h"
+#include "models/engrams.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
 #include "models/layer_observer.h"
@@ -22,12 +25,15 @@ struct NetworkInfo {
   int vocab = 0;
   int model_dim = 0;
   int layers = 0;
-  int memories = 0;         // that a layer's router chooses from; 0: there is no router
-  int top_k = 0;            // that it chooses for a token
-  int positions = 0;        // that were learned: no session can be fed more tokens; 0: any number
-  int engrams = 0;          // that a session has room for; 0: the network makes none
-  int working_engrams = 0;  // that are made of each segment
-  int segment = 0;  // positions after which engrams are made of them; 0: the network makes none
+  int memories = 0;   // that a layer's router chooses from; 0: there is no router
+  int top_k = 0;      // that it chooses for a token
+  int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
+  int engrams = 0;    // that a session has room for; 0: the network makes none
+  int segment = 0;    // positions after which engrams are made of them; 0: the network makes none
+  int working_engrams = 0;   // that are made of a segment
+  int recalled_engrams = 0;  // that a segment's tokens attend to beside those, at most
+  // Segments whose firings are counted: of a session that has more some may be lost.
+  int64_t counted_segments = 0;
   InsertedPositions inserted = {};
   Classes classes = {};
 
@@ -55,6 +61,14 @@ class Network {
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
   virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
   virtual absl::Status CheckState(const CanonicalState&) const { return absl::OkStatus(); }
+  virtual absl::StatusOr<ForgottenEngrams> ForgetSegments(CanonicalState&, int64_t /*first*/,
+                                                          int64_t /*end*/) const {
+    return absl::UnimplementedError("the model makes no engrams");
+  }
+  virtual absl::StatusOr<std::vector<RecalledEngram>> ReadRecalled(Backend&,
+                                                                   const std::byte*) const {
+    return absl::UnimplementedError("the model makes no engrams");
+  }
   virtual DecodePlan CompileDecode(Backend&, const Slabs&) const { return {}; }
   virtual void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                        const TensorView& logits) const = 0;

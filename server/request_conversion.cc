@@ -134,6 +134,7 @@ absl::Status FillResponseOptions(const v1::ResponseOptions& options, Request& ou
   }
   out.echo = options.echo();
   out.surprise = options.surprise();
+  out.memory_use = options.memory_use();
   out.skip_special_tokens = !options.has_skip_special_tokens() || options.skip_special_tokens();
   return absl::OkStatus();
 }

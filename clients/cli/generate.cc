@@ -105,6 +105,14 @@ void PrintStats(const v1::Finished& finished, absl::Duration first_token) {
   facts.push_back(absl::StrCat("seed ", finished.seed()));
   if (finished.replayed()) facts.push_back("replayed");
   if (finished.session_gone()) facts.push_back("its session has ended since");
+  if (usage.memory_evicted()) facts.push_back("its memory was full");
+  for (const v1::MemoryUse::Source& source : usage.memory_use().sources()) {
+    facts.push_back(
+        absl::StrFormat("%.0f%% of %s segment %d (tokens %d to %d)", 100 * source.weight(),
+                        source.kind() == v1::ENGRAM_KIND_LONG_TERM ? "long-term" : "short-term",
+                        source.segment().segment(), source.segment().first_token(),
+                        source.segment().end_token() - 1));
+  }
   fprintf(stderr, "[%s]\n", absl::StrJoin(facts, ", ").c_str());
 }
 

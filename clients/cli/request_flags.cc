@@ -115,6 +115,10 @@ void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {
              "Tell how surprising the memory found what it was fed (--stats, --json), of models "
              "whose memories are trained while they read.",
              [=](bool value) { r->mutable_response()->set_surprise(value); });
+  flags.Bool("memory-use",
+             "Tell which segments of the conversation the answer drew on (--stats, --json), of "
+             "models that make engrams.",
+             [=](bool value) { r->mutable_response()->set_memory_use(value); });
   flags.Integer("choices", "Answers to the same prompt.",
                 [=](int64_t value) { r->mutable_response()->set_n(static_cast<int>(value)); });
   flags.Integer(

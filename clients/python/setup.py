@@ -18,11 +18,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
-PROTOS = [
-    "mneme/v1/inference.proto",
-    "mneme/v1/memory.proto",
-    "mneme/v1/sessions.proto",
-]
+PROTOS = ["mneme/v1/inference.proto", "mneme/v1/memory.proto", "mneme/v1/sessions.proto"]
 # Files of other packages that the client needs; it has no types for them.
 OTHER_PROTOS = [
     "google/rpc/error_details.proto",

@@ -92,6 +92,14 @@ bool Parking::Park(Session& session, bool newcomer) {
   return true;
 }
 
+bool Parking::FreeSlab() {
+  if (resting_.empty()) return false;
+  Session& session = *resting_.begin()->second;
+  if (!Park(session, /*newcomer=*/false)) return false;
+  Await(session);
+  return true;
+}
+
 void Parking::Fetch(Session& session) {
   if (session.residence == Residence::kLeaving) {
     session.stays = true;

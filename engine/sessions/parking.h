@@ -69,6 +69,8 @@ class Parking {
   // Begins to park one that has a slab, resting or claimed by a request that waits. False: it moves
   // already, or the host has no room.
   bool Park(Session& session, bool newcomer);
+  // Parks one that rests and waits until its slab is free. False: there is none, or no room.
+  bool FreeSlab();
   // Begins to bring one back: a slab is free. One that is leaving stays instead.
   void Fetch(Session& session);
   // Waits until the session is where it is going.

@@ -23,6 +23,7 @@ struct Session {
   std::optional<int32_t> pending_token;
   bool has_text = false;  // something other than control tokens is in the conversation
   TokenHistory history;   // of all tokens, the pending one included
+  int32_t evictions = 0;  // of engrams (kEngramsEvicted), up to the last crossing
 
   // Named sessions only.
   Residence residence = Residence::kResident;

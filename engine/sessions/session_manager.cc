@@ -153,7 +153,6 @@ absl::StatusOr<Session*> SessionManager::FindNamed(const SessionKey& key) const 
   return session;
 }
 
-// A session that may be copied or deleted.
 absl::StatusOr<Session*> SessionManager::FindIdle(const SessionKey& key) const {
   MNEME_ASSIGN_OR_RETURN(Session * session, FindNamed(key));
   if (session->busy) {
@@ -191,6 +190,7 @@ absl::StatusOr<Session*> SessionManager::Add(const SessionKey& key, absl::Durati
     made.pending_token = parent->pending_token;
     made.has_text = parent->has_text;
     made.history = parent->history;
+    made.evictions = parent->evictions;
   }
   if (slabs_awaited < free_slabs()) {
     made.slot = pool_.Acquire().value();
@@ -234,8 +234,18 @@ absl::Status SessionManager::Delete(const SessionKey& key) {
   return absl::OkStatus();
 }
 
-absl::Status SessionManager::ReadState(const SessionKey& key, StateImage& image) const {
-  MNEME_ASSIGN_OR_RETURN(const Session* session, FindIdle(key));
+absl::StatusOr<Session*> SessionManager::FindWithSlab(const SessionKey& key) {
+  MNEME_ASSIGN_OR_RETURN(Session * session, FindIdle(key));
+  parking_.Await(*session);
+  if (session->residence == Residence::kResident) return session;
+  if (free_slabs() == 0 && !parking_.FreeSlab()) return NoFreeSlab(/*needed=*/1, /*awaited=*/0);
+  parking_.Fetch(*session);
+  parking_.Await(*session);
+  return session;
+}
+
+absl::Status SessionManager::ReadState(const SessionKey& key, StateImage& image) {
+  MNEME_ASSIGN_OR_RETURN(const Session* session, FindWithSlab(key));
   return pool_.Read(session->slot, session->fed_tokens, image);
 }
 

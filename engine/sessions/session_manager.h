@@ -100,7 +100,9 @@ class SessionManager {
                                    absl::Duration ttl, int slabs_awaited);
   absl::Status Delete(const SessionKey& key);
   // Of an idle session.
-  absl::Status ReadState(const SessionKey& key, StateImage& image) const;
+  absl::Status ReadState(const SessionKey& key, StateImage& image);
+  // An idle session that is to be read or changed, with its slab: waits for that, where it is parked.
+  absl::StatusOr<Session*> FindWithSlab(const SessionKey& key);
   absl::StatusOr<SessionInfo> Get(const SessionKey& key) const;
   // Sorted by key; without `owner`, those of all.
   std::vector<SessionInfo> List(const std::optional<std::string>& owner,
@@ -121,6 +123,7 @@ class SessionManager {
 
  private:
   absl::StatusOr<Session*> FindNamed(const SessionKey& key) const;
+  // A session that may be copied, changed or deleted.
   absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
   // Whether there can be such a session; what it is to know of `parent`, if that is not null, is
   // copied.

@@ -135,9 +135,7 @@ void CpuKernels::EngramAttention(const EngramAttentionArgs& args) {
   const int64_t heads = args.q.shape[1], dim = args.q.shape[2];
   const auto seen_by = [&](int row) {
     if (args.positions.as<int64_t>()[row] < args.segment) return 0;
-    if (args.facts.base == nullptr) return args.count;
-    return static_cast<int>(
-        args.facts.as<int32_t>(args.slots.as<int32_t>()[row], 0)[kEngramsRecalled]);
+    return static_cast<int>(args.facts.as<int32_t>(args.slots.as<int32_t>()[row], 0)[args.counted]);
   };
   engram_rows_.clear();
   double nanoseconds = 0;
@@ -149,7 +147,7 @@ void CpuKernels::EngramAttention(const EngramAttentionArgs& args) {
   const auto run = [&](int64_t begin, int64_t end, int worker) {
     constexpr int64_t kPadding = 64;
     auto* scores = static_cast<float*>(workers_[static_cast<size_t>(worker)].attention.Reserve(
-        (args.count + kPadding) * int64_t{sizeof(float)}));
+        (args.most + kPadding) * int64_t{sizeof(float)}));
     for (int64_t i = begin; i < end; ++i) {
       const EngramRow& row = engram_rows_[static_cast<size_t>(i / heads)];
       ops_.engram_attention(args, row.row, static_cast<int>(i % heads), row.seen, scores);

@@ -33,6 +33,7 @@ enum EngramFact : int {
   kEngramsEvicted,        // since the session's birth: with the first one it leaves upstream's ways
   kEngramHistoryWrapped,  // steps that EngramStore::fired no longer has: with the first one
                           // likewise
+  kEngramsWorking,        // W, or fewer where some were forgotten since
   kEngramFacts,
 };
 
@@ -108,6 +109,34 @@ struct Crossings {
   int64_t most() const { return slots.shape[0]; }
 };
 
+// What a crossing says of its session: words, and behind them, of each engram that was recalled in
+// the segment that ended, oldest first, its birth, its type and its weight: the sum over tokens of
+// attention's weights, mean over layers and heads. Of what is no integer these are the bits as f32.
+enum EngramReportWord : int {
+  kReportSlot,
+  kReportSegment,   // that begins
+  kReportAttended,  // engrams behind the words
+  // Once the segment has begun:
+  kReportShortTerm,
+  kReportLongTerm,
+  kReportFound,         // by the walk
+  kReportRecalled,      // engrams
+  kReportRecalledLong,  // long-term ones among them
+  kReportRecalledAges,  // f32: the sum of their ages, segment - 1 - birth div W
+  kReportLifespans,     // f32: the sum of all
+  kReportEvicted,       // since the session's birth
+  kEngramReportWords,
+};
+constexpr int64_t EngramReportSize(int recalled) {
+  return kEngramReportWords + int64_t{3} * recalled;
+}
+
+// The reports of a step, in the order in which its sessions cross.
+struct EngramReports {
+  TensorView words;  // [most, EngramReportSize(rules.recalled())] i32, or empty: nobody wants any
+  TensorView range;  // [2] i32: of the crossings that were found last; 0 where a step begins
+};
+
 // Of the rows with tokens whose first one is at a multiple of `segment` other than 0 those from the
 // first-th on, in order, `most` of them.
 struct FindCrossingsArgs {
@@ -121,6 +150,8 @@ struct FindCrossingsArgs {
   // Outputs, [2] i32: 0, and the number of crossings times `working` or `attended`: group offsets
   // of products whose entries are the engrams of crossings, one session's behind the other's.
   TensorView working_entries, attended_entries;
+  // Unless it is empty, EngramReports::range, updated in place: as many behind those before.
+  TensorView report_range;
 };
 
 // The end of a segment; nothing is done at that of segment 0, in which there were no engrams. For
@@ -138,7 +169,8 @@ struct CommitEngramsArgs {
   Crossings crossings;
   int segment = 1;
   int layers = 1, heads = 1;
-  StateView sums;  // [layers, heads, rules.recalled()] number
+  StateView sums;         // [layers, heads, rules.recalled()] number
+  EngramReports reports;  // words [0, kReportAttended], and what is behind all words
 };
 
 // Tokens on their way into the next segment's working engrams. For each query w, over the tokens t
@@ -168,7 +200,7 @@ struct ReadEncoderArgs {
 };
 
 // New working engrams, in the lowest free slots: lifespan L0, births (segment - 1) W + index, no
-// counts and no gain.
+// counts and no gain. There are none but these, W of them.
 struct WriteEngramsArgs {
   EngramRules rules;
   EngramStore store;
@@ -205,7 +237,8 @@ struct RetrieveEngramsArgs {
   EngramRules rules;
   EngramStore store;
   Crossings crossings;
-  TensorView scores;  // [most, capacity + 1] act
+  TensorView scores;      // [most, capacity + 1] act
+  EngramReports reports;  // the other words
 };
 
 // The vectors of each crossing's working and recalled engrams, oldest first, then zeros.
@@ -223,8 +256,8 @@ struct StoreEngramContextArgs {
   StateView keys, values;  // [1, attended, heads, head_dim] number
 };
 
-// Attention to a session's engrams, all of which are seen: rows [first, first + count) of its
-// context, where count is the store's kEngramsRecalled with `facts`.
+// Attention to a session's engrams, all of which are seen: as many rows of its context, from
+// `first` on, as the fact `counted` of its store says.
 //   w_i = softmax_i( scale q . k_i );   out = sum_i w_i v_i, 0 without engrams
 //   sums_i += w_i of every token, in order
 // In segment 0, whose tokens see none, out = 0.
@@ -236,9 +269,11 @@ struct EngramAttentionArgs {
   int segment = 1;
   float scale = 1.0f;
   StateView keys, values;  // [1, attended, heads, head_dim] number
-  int first = 0, count = 0;
-  StateView facts;  // of EngramStore, or without memory
-  StateView sums;   // [layers, heads, recalled] number, or without memory
+  int first = 0;
+  int most = 0;     // rows that there may be
+  StateView facts;  // of EngramStore
+  EngramFact counted = kEngramsRecalled;
+  StateView sums;  // [layers, heads, recalled] number, or without memory
   int layer = 0;
   int recalled = 0;  // of EngramRules, with `sums`
   TensorView out;    // [tokens, heads, head_dim] act

@@ -129,10 +129,9 @@ void ReferenceKernels::EngramAttention(const EngramAttentionArgs& args) {
   for (int64_t row = 0; row < args.slots.shape[0]; ++row) {
     const int slot = args.slots.as<int32_t>()[row];
     if (slot < 0) continue;
-    int count = args.positions.as<int64_t>()[row] < args.segment ? 0 : args.count;
-    if (count > 0 && args.facts.base != nullptr) {
-      count = args.facts.as<int32_t>(slot, 0)[kEngramsRecalled];
-    }
+    const int count = args.positions.as<int64_t>()[row] < args.segment
+                          ? 0
+                          : args.facts.as<int32_t>(slot, 0)[args.counted];
     for (int64_t token = offsets[row]; token < offsets[row + 1]; ++token) {
       for (int64_t head = 0; head < heads; ++head) {
         const double* q = args.q.as<double>() + (token * heads + head) * dim;

@@ -168,14 +168,16 @@ void EngramMemory::Cross(ForwardContext& ctx,
                            .attended = rules.attended(),
                            .crossings = crossings,
                            .working_entries = entries,
-                           .attended_entries = attended});
+                           .attended_entries = attended,
+                           .report_range = ctx.reports.range});
     kernels.CommitEngrams({.rules = rules,
                            .store = store,
                            .crossings = crossings,
                            .segment = config_.segment,
                            .layers = config_.layers,
                            .heads = config_.heads,
-                           .sums = ctx.State(weights_)});
+                           .sums = ctx.State(weights_),
+                           .reports = ctx.reports});
     const int64_t rows = int64_t{most} * rules.working;
     const TensorView working = ctx.Temp({rows, model_dim_});
     kernels.ReadEncoder({.crossings = crossings,
@@ -194,12 +196,50 @@ void EngramMemory::Cross(ForwardContext& ctx,
     const TensorView scores = ctx.Temp({most, config_.capacity + 1});
     kernels.ScoreEngrams(
         {.rules = rules, .store = store, .crossings = crossings, .scores = scores});
-    kernels.RetrieveEngrams(
-        {.rules = rules, .store = store, .crossings = crossings, .scores = scores});
+    kernels.RetrieveEngrams({.rules = rules,
+                             .store = store,
+                             .crossings = crossings,
+                             .scores = scores,
+                             .reports = ctx.reports});
     const TensorView x = ctx.Temp({int64_t{most} * rules.attended(), model_dim_});
     kernels.GatherEngrams({.rules = rules, .store = store, .crossings = crossings, .x = x});
     project({.crossings = crossings, .x = x, .offsets = attended});
   }
+}
+
+absl::StatusOr<std::vector<RecalledEngram>> EngramMemory::ReadRecalled(
+    Backend& backend, const std::byte* slab) const {
+  const auto read = [&]<typename T>(const StateField& field, std::vector<T> values) {
+    backend.CopyToHost(values.data(), slab + field.offset,
+                       static_cast<int64_t>(values.size() * sizeof(T)));
+    return values;
+  };
+  const auto room = static_cast<size_t>(config_.rules.recalled());
+  const auto lines = static_cast<size_t>(config_.layers) * static_cast<size_t>(config_.heads);
+  const auto capacity = static_cast<size_t>(config_.capacity);
+  const auto facts = read(facts_, std::vector<int32_t>(kEngramFacts));
+  const auto recalled = read(recalled_, std::vector<int32_t>(room));
+  const auto types = read(types_, std::vector<EngramType>(capacity));
+  const auto births = read(births_, std::vector<uint32_t>(capacity));
+  std::vector<double> sums;
+  if (weights_.dtype == DType::kF64) {
+    sums = read(weights_, std::vector<double>(lines * room));
+  } else {
+    const auto narrow = read(weights_, std::vector<float>(lines * room));
+    sums.assign(narrow.begin(), narrow.end());
+  }
+  MNEME_RETURN_IF_ERROR(backend.Synchronize());
+  std::vector<RecalledEngram> engrams;
+  for (size_t i = 0; i < static_cast<size_t>(facts[kEngramsRecalled]); ++i) {
+    const auto engram = static_cast<size_t>(recalled[i]);
+    double weight = 0;
+    for (size_t line = 0; line < lines; ++line) weight += sums[line * room + i];
+    engrams.push_back({.segment = int64_t{births[engram]} / config_.rules.working,
+                       .birth = births[engram],
+                       .long_term = types[engram] == EngramType::kLongTerm,
+                       .weight = weight / static_cast<double>(lines)});
+  }
+  return engrams;
 }
 
 void EngramMemory::Encode(ForwardContext& ctx, const TensorView& h) const {

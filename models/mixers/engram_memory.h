@@ -2,11 +2,14 @@
 // memory, which all layers of a network share.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "kernels/ops/engrams.h"
+#include "models/engrams.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
 #include "models/projection.h"
@@ -25,6 +28,12 @@ struct EngramConfig {
   // The layer whose attention is the first of `layers`.
   int first_layer = 0;
 };
+
+// The segment that a session is in which was fed so many tokens: a full one until the next one's
+// first token is fed.
+inline int64_t OpenSegment(const EngramConfig& config, int64_t tokens) {
+  return tokens > 0 ? (tokens - 1) / config.segment : 0;
+}
 
 // The engrams of sessions that begin a segment, one session's behind the other's, as entries of
 // products.
@@ -56,6 +65,11 @@ class EngramMemory {
              absl::FunctionRef<void(const AttendedEngrams& engrams)> project) const;
   // Adds tokens to what becomes the next segment's engrams. h  [tokens, model_dim] act
   void Encode(ForwardContext& ctx, const TensorView& h) const;
+
+  // The recalled engrams of a session, oldest first, whose state is in `slab`, backend memory.
+  // Waits for the device.
+  absl::StatusOr<std::vector<RecalledEngram>> ReadRecalled(Backend& backend,
+                                                           const std::byte* slab) const;
 
   EngramStore Store(const ForwardContext& ctx) const;
   // What the layers' attention adds up: [layers, heads, rules.recalled()].

@@ -3,14 +3,17 @@
 #include "models/networks/memoria_model.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/engrams/firing_counts.h"
 #include "models/feed_forward.h"
 #include "models/gpt2_tensors.h"
 #include "models/mixers/engram_capacity.h"
+#include "models/mixers/engram_forget.h"
 #include "models/mixers/engram_state.h"
 #include "models/mixers/memory_attention.h"
 #include "models/sequence_mixer.h"
@@ -42,6 +45,14 @@ class MemoriaModel final : public Network {
   absl::Status CheckState(const CanonicalState& state) const override {
     return CheckEngramState(state, memory_.config());
   }
+  absl::StatusOr<ForgottenEngrams> ForgetSegments(CanonicalState& state, int64_t first,
+                                                  int64_t end) const override {
+    return ForgetEngrams(memory_.config(), first, end, state);
+  }
+  absl::StatusOr<std::vector<RecalledEngram>> ReadRecalled(Backend& backend,
+                                                           const std::byte* slab) const override {
+    return memory_.ReadRecalled(backend, slab);
+  }
 
   absl::Status Prepare(Backend& backend, const StateLayout&, Workspace&,
                        LayerObserver*) const override {
@@ -59,6 +70,9 @@ class MemoriaModel final : public Network {
     const TensorView hidden = ctx.Temp(shape), last = ctx.Temp(shape);
     kernels.Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = hidden});
     const int longest = ctx.batch.longest_row > 0 ? ctx.batch.longest_row : ctx.batch.tokens;
+    if (!ctx.reports.words.empty() && (longest > 1 || ctx.batch.crossings != 0)) {
+      ctx.backend.Zero(ctx.reports.range.data, ctx.reports.range.bytes());
+    }
     if (longest <= 1) {
       Round(ctx, hidden, last);
     } else {
@@ -81,8 +95,11 @@ class MemoriaModel final : public Network {
     EngramConfig engrams = parts.engrams;
     MNEME_ASSIGN_OR_RETURN(engrams.capacity, EngramCapacity(builder, engrams.rules));
     info_.engrams = engrams.capacity;
-    info_.working_engrams = engrams.rules.working;
     info_.segment = segment_ = engrams.segment;
+    info_.working_engrams = engrams.rules.working;
+    info_.recalled_engrams = engrams.rules.recalled();
+    const int steps = EngramHistorySteps(engrams.capacity);
+    info_.counted_segments = steps > 0 ? steps : FiringCounts::kMostSegments;
     MNEME_ASSIGN_OR_RETURN(embeddings_, weights.Table(model.embeddings, info_.vocab, model_dim));
     MNEME_ASSIGN_OR_RETURN(positions_, weights.Table(model.positions, parts.positions, model_dim));
     LayerBuilder layer{.network = builder,
@@ -169,7 +186,8 @@ class MemoriaModel final : public Network {
                            .workspace = ctx.workspace,
                            .batch = part,
                            .slabs = ctx.slabs,
-                           .contexts = ctx.contexts};
+                           .contexts = ctx.contexts,
+                           .reports = ctx.reports};
       const TensorView hidden = ctx.Temp({room, dim});
       kernels.GatherRows({.x = embedded, .indices = part_tokens, .y = hidden});
       Round(inner, hidden, answer);

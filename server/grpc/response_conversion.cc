@@ -58,6 +58,19 @@ v1::Output& OutputFor(const TokenEvent& event, v1::GenerateResponse& response) {
   return output;
 }
 
+void FillMemoryUse(const MemoryUse& use, v1::MemoryUse& out) {
+  for (const MemoryUse::Source& source : use.sources) {
+    v1::MemoryUse::Source& to = *out.add_sources();
+    to.mutable_segment()->set_segment(source.segment);
+    to.mutable_segment()->set_first_token(source.first_token);
+    to.mutable_segment()->set_end_token(source.end_token);
+    to.set_kind(source.long_term ? v1::ENGRAM_KIND_LONG_TERM : v1::ENGRAM_KIND_SHORT_TERM);
+    to.set_engrams(source.engrams);
+    to.set_weight(source.weight);
+  }
+  out.set_evictions(use.evictions);
+}
+
 void FillFinished(const TokenEvent& event, const Request& request, v1::Finished& finished) {
   v1::Usage& usage = *finished.mutable_usage();
   usage.set_prompt_tokens(event.usage.prompt_tokens);
@@ -65,6 +78,10 @@ void FillFinished(const TokenEvent& event, const Request& request, v1::Finished&
   usage.set_resumed_tokens(event.usage.resumed_tokens);
   usage.set_fed_tokens(event.usage.fed_tokens);
   if (event.usage.surprise.has_value()) usage.set_surprise(*event.usage.surprise);
+  usage.set_memory_evicted(event.usage.memory_evicted);
+  if (event.usage.memory_use.has_value()) {
+    FillMemoryUse(*event.usage.memory_use, *usage.mutable_memory_use());
+  }
   v1::Timings& timings = *finished.mutable_timings();
   timings.set_queue_ms(absl::ToDoubleMilliseconds(event.timings.queue));
   timings.set_prefill_ms(absl::ToDoubleMilliseconds(event.timings.prefill));

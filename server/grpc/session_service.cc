@@ -84,6 +84,21 @@ absl::StatusOr<v1::InspectMemoryResponse> InspectEngrams(const EngineAccess& acc
   return ToMemoryMessage(report);
 }
 
+absl::StatusOr<v1::ForgetSegmentsResponse> ForgetSegments(
+    const EngineAccess& access, const std::string& owner,
+    const v1::ForgetSegmentsRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
+  MNEME_ASSIGN_OR_RETURN(
+      const ForgottenEngrams forgotten,
+      engine->ForgetSegments({owner, request.name()}, request.first(), request.end()));
+  v1::ForgetSegmentsResponse response;
+  response.set_working(forgotten.working);
+  response.set_short_term(forgotten.short_term);
+  response.set_long_term(forgotten.long_term);
+  return response;
+}
+
 }  // namespace
 
 template <typename Request, typename Response>
@@ -140,6 +155,13 @@ grpc::ServerUnaryReactor* SessionService::InspectMemory(grpc::CallbackServerCont
                                                         grpc::ByteBuffer* response) {
   return AnswerOwner<v1::InspectMemoryRequest, v1::InspectMemoryResponse>(
       *context, request, response, &InspectEngrams);
+}
+
+grpc::ServerUnaryReactor* SessionService::ForgetSegments(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request,
+                                                         grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::ForgetSegmentsRequest, v1::ForgetSegmentsResponse>(
+      *context, request, response, &mneme::ForgetSegments);
 }
 
 }  // namespace mneme

@@ -15,7 +15,9 @@ class SessionService final
     : public v1::Sessions::WithRawCallbackMethod_Create<
           v1::Sessions::WithRawCallbackMethod_Get<v1::Sessions::WithRawCallbackMethod_List<
               v1::Sessions::WithRawCallbackMethod_Fork<v1::Sessions::WithRawCallbackMethod_Delete<
-                  v1::Sessions::WithRawCallbackMethod_InspectMemory<v1::Sessions::Service>>>>>> {
+                  v1::Sessions::WithRawCallbackMethod_InspectMemory<
+                      v1::Sessions::WithRawCallbackMethod_ForgetSegments<
+                          v1::Sessions::Service>>>>>>> {
  public:
   // The engine's session commands wait for its loop; they do so on `executor`.
   SessionService(EngineAccess& engine, const Security& security, Executor& executor)
@@ -39,6 +41,9 @@ class SessionService final
   grpc::ServerUnaryReactor* InspectMemory(grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ForgetSegments(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
 
  private:
   // Answers with `handle`, which is told whose sessions the call is about.

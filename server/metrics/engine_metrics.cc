@@ -72,6 +72,33 @@ void WriteTraining(const TrainingStats& training, MetricWriter& out) {
       .Value(Count(training.divergences));
 }
 
+void WriteEngrams(const EngramStats& engrams, MetricWriter& out) {
+  if (!engrams.exist) return;
+  out.Histogram("memory_long_term_engrams",
+                "Engrams in a session's long-term memory, each time it begins a segment.")
+      .Value(engrams.long_term);
+  out.Histogram("memory_found_engrams",
+                "Long-term engrams that a session finds along links as it begins a segment.")
+      .Value(engrams.found);
+  out.Histogram("memory_recalled_age_segments",
+                "Mean age of the long-term engrams that a session recalls as it begins a segment, "
+                "in segments.")
+      .Value(engrams.recalled_age);
+  out.Histogram("memory_lifespan_sum",
+                "Lifespans of all engrams of a session, each time it begins a segment.")
+      .Value(engrams.lifespans);
+  out.Counter("memory_evictions_total",
+              "Engrams that lost their place before their lifespan was over.")
+      .Value(Count(engrams.evictions));
+  out.Counter("memory_history_wraps_total",
+              "Sessions that began more segments than their engrams' firings are kept of.")
+      .Value(Count(engrams.wraps));
+  out.Histogram("memory_boundary_step_seconds",
+                "Decode steps in which a session begins a segment: the whole step, as "
+                "step_seconds.")
+      .Value(engrams.step_seconds);
+}
+
 std::string PhaseName(int phase) {
   return std::string(StepPhaseName(static_cast<StepPhase>(phase)));
 }
@@ -165,6 +192,7 @@ void WriteStepMetrics(const EngineStats& stats, const LoopActivity& activity,
 
   WriteRouting(stats.routing, out);
   WriteTraining(stats.training, out);
+  WriteEngrams(stats.engrams, out);
 }
 
 void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,

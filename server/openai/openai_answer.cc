@@ -158,6 +158,8 @@ void OpenAiAnswer::Take(size_t prompt, TokenEvent event) {
     usage_.surprised_tokens += event.usage.fed_tokens;
     usage_.surprise_sum += *event.usage.surprise * static_cast<double>(event.usage.fed_tokens);
   }
+  usage_.memory_evicted = usage_.memory_evicted || event.usage.memory_evicted;
+  if (event.usage.memory_use.has_value()) usage_.memory_use.push_back(*event.usage.memory_use);
   session_position_ = event.session_position;
   has_pending_token_ = event.has_pending_token;
   session_gone_ = event.session_gone;

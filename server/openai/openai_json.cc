@@ -98,6 +98,19 @@ Json StopReasonJson(const AnswerFacts& facts, const AnswerChoice& choice) {
   return *choice.stop_token;
 }
 
+Json MemoryUseJson(const MemoryUse& use) {
+  Json sources = Json::array();
+  for (const MemoryUse::Source& source : use.sources) {
+    sources.push_back({{"segment", source.segment},
+                       {"first_token", source.first_token},
+                       {"end_token", source.end_token},
+                       {"kind", source.long_term ? "long_term" : "short_term"},
+                       {"engrams", source.engrams},
+                       {"weight", source.weight}});
+  }
+  return {{"sources", std::move(sources)}, {"evictions", use.evictions}};
+}
+
 }  // namespace
 
 Json UsageJson(const AnswerUsage& usage) {
@@ -107,6 +120,14 @@ Json UsageJson(const AnswerUsage& usage) {
                {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
   if (usage.surprised_tokens > 0) {
     json["surprise"] = usage.surprise_sum / static_cast<double>(usage.surprised_tokens);
+  }
+  if (usage.memory_evicted) json["memory_evicted"] = true;
+  for (const MemoryUse& use : usage.memory_use) {
+    if (usage.memory_use.size() == 1) {
+      json["memory_use"] = MemoryUseJson(use);
+    } else {
+      json["memory_use"].push_back(MemoryUseJson(use));
+    }
   }
   return json;
 }

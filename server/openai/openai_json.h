@@ -49,6 +49,8 @@ struct AnswerUsage {
   // How the tokens fed surprised: the sum, and how many they are. 0: nobody asked.
   double surprise_sum = 0;
   int64_t surprised_tokens = 0;
+  bool memory_evicted = false;
+  std::vector<MemoryUse> memory_use;  // of each prompt; empty: nobody asked
 };
 
 Json UsageJson(const AnswerUsage& usage);

@@ -118,6 +118,7 @@ void ReadResponse(JsonFields& fields, OpenAiRequest& request) {
   }
   if (fields.Read("skip_special_tokens", flag)) out.set_skip_special_tokens(flag);
   if (fields.Read("surprise", flag)) out.set_surprise(flag);
+  if (fields.Read("memory_use", flag)) out.set_memory_use(flag);
   if (fields.Read("echo", flag)) {
     if (flag && is_chat) return fields.Fail("echo", "false for a chat", flag);
     out.set_echo(flag);

@@ -25,7 +25,7 @@ namespace {
 // Commands wait for the engine's loop, one after the other, so more threads would not help.
 constexpr int kThreads = 1;
 constexpr size_t kMaxWaiting = 1024;
-// The largest body: it has three short fields, and is read on that one thread.
+// The largest body: it has a few short fields, and is read on that one thread.
 constexpr size_t kMaxBodyBytes = 65536;
 
 Json SessionJson(const SessionInfo& info, const Engine& engine) {
@@ -72,13 +72,16 @@ absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {
               {"total", page.total}};
 }
 
+absl::Status CheckBodySize(const HttpRequest& http) {
+  if (http.body.size() <= kMaxBodyBytes) return absl::OkStatus();
+  return BodyError(
+      absl::StrCat("the body has ", http.body.size(), " bytes, expected at most ", kMaxBodyBytes));
+}
+
 // A new session, or a fork of another one.
 absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
-  if (http.body.size() > kMaxBodyBytes) {
-    return BodyError(absl::StrCat("the body has ", http.body.size(), " bytes, expected at most ",
-                                  kMaxBodyBytes));
-  }
+  MNEME_RETURN_IF_ERROR(CheckBodySize(http));
   WorkMeter meter;
   MNEME_ASSIGN_OR_RETURN(Json body, ParseJsonBody(http, meter));
   const TakenApart body_end(body);
@@ -131,6 +134,37 @@ absl::StatusOr<Json> Delete(const EngineAccess& access, const HttpRequest& http)
   return Json{{"id", http.route_argument}, {"object", "session.deleted"}, {"deleted", true}};
 }
 
+// What is done with a session: its name is in front of the last slash.
+absl::StatusOr<Json> Act(const EngineAccess& access, const HttpRequest& http) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  absl::string_view name = http.route_argument;
+  if (!absl::ConsumeSuffix(&name, "/forget_segments")) {
+    return absl::NotFoundError(absl::StrCat("there is nothing at ", SanitizeUtf8(http.path),
+                                            " for POST, expected /v1/sessions/NAME/"
+                                            "forget_segments"));
+  }
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(name, "session_id"));
+  MNEME_RETURN_IF_ERROR(CheckBodySize(http));
+  WorkMeter meter;
+  MNEME_ASSIGN_OR_RETURN(Json body, ParseJsonBody(http, meter));
+  const TakenApart body_end(body);
+  JsonFields fields(body);
+  int64_t first = 0, end = 0;
+  for (const auto& [field, value] : {std::pair("first", &first), std::pair("end", &end)}) {
+    if (!fields.Read(field, *value)) {
+      fields.Fail(field, "is missing, expected the number of a segment");
+    }
+  }
+  MNEME_RETURN_IF_ERROR(fields.Finish());
+  MNEME_ASSIGN_OR_RETURN(const ForgottenEngrams forgotten,
+                         engine->ForgetSegments({http.owner, std::string(name)}, first, end));
+  return Json{{"id", std::string(name)},
+              {"object", "session.segments_forgotten"},
+              {"working", forgotten.working},
+              {"short_term", forgotten.short_term},
+              {"long_term", forgotten.long_term}};
+}
+
 }  // namespace
 
 SessionRoutes::SessionRoutes(EngineAccess& engine)
@@ -140,6 +174,7 @@ void SessionRoutes::AddRoutes(HttpRoutes& routes) {
   routes.Add({"GET", "/v1/sessions", Run(&List)});
   routes.Add({"POST", "/v1/sessions", Run(&Create)});
   routes.Add({"GET", "/v1/sessions/{session}", Run(&Get)});
+  routes.Add({"POST", "/v1/sessions/{session}", Run(&Act)});
   routes.Add({"DELETE", "/v1/sessions/{session}", Run(&Delete)});
 }
 

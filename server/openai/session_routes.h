@@ -22,6 +22,7 @@ class SessionRoutes {
   //   GET    /v1/sessions/{session}
   //   GET    /v1/sessions/{session}/memory  ?view= and the fields of memory_view.h
   //   DELETE /v1/sessions/{session}
+  //   POST   /v1/sessions/{session}/forget_segments   {first, end}
   void AddRoutes(HttpRoutes& routes);
 
  private:

@@ -199,12 +199,13 @@ void EngramAttentionTest::Check(int heads, int dim) {
   constexpr int kAttended = kWorking + kRecalled, kTokens = 6;
   const int64_t of_engram = int64_t{heads} * dim;
   SeededRandom random(3);
-  // Slot 2 has 18 recalled engrams, slot 0 is in its first segment, slot 1 has none.
+  // Slot 2 has 18 recalled engrams, and 3 working ones after one was forgotten; slot 0 is in its
+  // first segment, slot 1 has none.
   const std::vector<double> q = random.NormalValues((kTokens + 4) * of_engram);
   const std::vector<double> k = random.NormalValues(kAttended * of_engram);
   const std::vector<double> v = random.NormalValues(kAttended * of_engram);
   for (const bool recalled : {false, true}) {
-    const int count = recalled ? 18 : kWorking, first = recalled ? kWorking : 0;
+    const int count = recalled ? 18 : 3, first = recalled ? kWorking : 0;
     // `alone`: in steps without other rows.
     const auto run = [&](const std::vector<int>& sizes, std::vector<double>* weights, bool alone) {
       SlabPool keys(bench_, 3, 1, kAttended * of_engram, number_);
@@ -217,6 +218,7 @@ void EngramAttentionTest::Check(int heads, int dim) {
         sums.Write(slot, 1, std::vector<double>(heads * kRecalled));
         std::vector<int32_t> of_store(kEngramFacts);
         of_store[kEngramsRecalled] = slot == 2 ? 18 : 0;
+        of_store[kEngramsWorking] = slot == 2 ? 3 : 0;
         backend_->CopyFromHost(facts.view().At(slot, 0), of_store.data(),
                                static_cast<int64_t>(of_store.size() * sizeof(int32_t)));
       }
@@ -242,8 +244,9 @@ void EngramAttentionTest::Check(int heads, int dim) {
              .keys = keys.view(),
              .values = values.view(),
              .first = first,
-             .count = recalled ? kRecalled : kWorking,
-             .facts = recalled ? facts.view() : StateView{},
+             .most = recalled ? kRecalled : kWorking,
+             .facts = facts.view(),
+             .counted = recalled ? kEngramsRecalled : kEngramsWorking,
              .sums = recalled ? sums.view() : StateView{},
              .layer = 1,
              .recalled = kRecalled,
@@ -255,8 +258,8 @@ void EngramAttentionTest::Check(int heads, int dim) {
         if (!alone) {
           EXPECT_THAT(part(1, 3), Each(0.0)) << "the first segment";
         }
-        if (recalled && !alone) {
-          EXPECT_THAT(part(3, 4), Each(0.0)) << "nothing was recalled";
+        if (!alone) {
+          EXPECT_THAT(part(3, 4), Each(0.0)) << "there is none";
         }
         const std::vector<double> own = part(before, before + size);
         out.insert(out.end(), own.begin(), own.end());

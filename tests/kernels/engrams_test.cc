@@ -24,6 +24,7 @@
 namespace mneme {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
@@ -57,6 +58,9 @@ class Session {
               .recalled = field(DType::kI32, 1, rules.recalled()),
               .facts = field(DType::kI32, 1, kEngramFacts)};
     sums_ = field(number_, 1, rules.recalled());
+    // Another crossing of the step has reported before this one.
+    reports_ = {.words = bench_.NewInts({2, EngramReportSize(rules.recalled())}),
+                .range = bench_.Ints({1, 2})};
     // What free slots hold means nothing.
     for (const StateView& view :
          {store_.vectors, store_.lifespans, store_.gains, store_.births, Firings()}) {
@@ -69,8 +73,11 @@ class Session {
   void Commit(int segment, const std::vector<double>& weights = {}) {
     for (size_t i = 0; i < weights.size(); ++i) Set(sums_, 0, static_cast<int>(i), weights[i]);
     OnDevice([&](const EngramStore& store, const StateView& sums) {
-      kernels().CommitEngrams(
-          {.rules = rules_, .store = store, .crossings = CrossingsTo(segment), .sums = sums});
+      kernels().CommitEngrams({.rules = rules_,
+                               .store = store,
+                               .crossings = CrossingsTo(segment),
+                               .sums = sums,
+                               .reports = reports_});
     });
   }
   void Write(int segment, const Vectors& x) {
@@ -92,9 +99,35 @@ class Session {
       kernels().ScoreEngrams(
           {.rules = rules_, .store = store, .crossings = crossings, .scores = scores});
       scores_ = bench_.Read(scores);
-      kernels().RetrieveEngrams(
-          {.rules = rules_, .store = store, .crossings = crossings, .scores = scores});
+      kernels().RetrieveEngrams({.rules = rules_,
+                                 .store = store,
+                                 .crossings = crossings,
+                                 .scores = scores,
+                                 .reports = reports_});
     });
+  }
+  // What the last crossing reported.
+  std::vector<int> Report() {
+    const std::vector<int> words = bench_.ReadInts(reports_.words);
+    const int64_t size = reports_.words.shape[1];
+    EXPECT_THAT(std::vector(words.begin(), words.begin() + size), Each(-1)) << "another's";
+    return {words.begin() + size, words.end()};
+  }
+  // As ForgetEngrams does, but that counts stay.
+  void Forget(int first, int end) {
+    for (const int i : Slots()) {
+      const int block = static_cast<int>(birth(i)) / rules_.working;
+      if (block < first || block >= end) continue;
+      if (type(i) == EngramType::kWorking) --store_.facts.as<int32_t>(0, 0)[kEngramsWorking];
+      store_.types.as<uint8_t>(0, 0)[i] = 0;
+    }
+    auto* const recalled = store_.recalled.as<int32_t>(0, 0);
+    int count = 0;
+    for (int i = 0; i < fact(kEngramsRecalled); ++i) {
+      if (type(recalled[i]) != EngramType::kFree) recalled[count++] = recalled[i];
+    }
+    store_.facts.as<int32_t>(0, 0)[kEngramColumns] -= fact(kEngramsRecalled) - count;
+    store_.facts.as<int32_t>(0, 0)[kEngramsRecalled] = count;
   }
 
   // An engram of a worked example, in any slot.
@@ -266,6 +299,7 @@ class Session {
   std::deque<Memory> memory_;
   EngramStore store_;
   StateView sums_;
+  EngramReports reports_;
   std::vector<double> scores_;
 };
 
@@ -508,6 +542,46 @@ void ExpectSame(const Session& session, const PlainEngrams& plain, bool compares
   }
 }
 
+// Of those that a segment attended to.
+struct Attended {
+  uint32_t birth = 0;
+  EngramType type = EngramType::kFree;
+  double weight = 0;
+};
+
+void ExpectReport(const std::vector<int>& report, const PlainEngrams& plain,
+                  const EngramRules& rules, int segment, const std::vector<Attended>& attended) {
+  const auto number = [&](size_t word) { return std::bit_cast<float>(report[word]); };
+  EXPECT_EQ(report[kReportSlot], 0);
+  EXPECT_EQ(report[kReportSegment], segment);
+  ASSERT_EQ(report[kReportAttended], static_cast<int>(attended.size()));
+  for (size_t i = 0; i < attended.size(); ++i) {
+    const size_t word = kEngramReportWords + 3 * i;
+    EXPECT_EQ(report[word], static_cast<int>(attended[i].birth));
+    EXPECT_EQ(report[word + 1], static_cast<int>(attended[i].type));
+    EXPECT_FLOAT_EQ(number(word + 2), static_cast<float>(attended[i].weight));
+  }
+  int of_type[4] = {}, recalled_long = 0;
+  double lifespans = 0, ages = 0;
+  for (const PlainEngrams::Engram& engram : plain.engrams) {
+    ++of_type[static_cast<int>(engram.type)];
+    lifespans += engram.lifespan;
+  }
+  for (const uint32_t birth : plain.recalled) {
+    if (plain.TypeOf(birth) != EngramType::kLongTerm) continue;
+    ++recalled_long;
+    ages += segment - 1 - static_cast<int>(birth) / rules.working;
+  }
+  EXPECT_EQ(report[kReportShortTerm], of_type[2]);
+  EXPECT_EQ(report[kReportLongTerm], of_type[3]);
+  EXPECT_EQ(report[kReportFound], plain.found);
+  EXPECT_EQ(report[kReportRecalled], static_cast<int>(plain.recalled.size()));
+  EXPECT_EQ(report[kReportRecalledLong], recalled_long);
+  EXPECT_EQ(number(kReportRecalledAges), static_cast<float>(ages));
+  EXPECT_NEAR(number(kReportLifespans), lifespans, 1e-5 * lifespans);
+  EXPECT_EQ(report[kReportEvicted], plain.evicted);
+}
+
 // Returns whether all steps were the same.
 bool RunBeside(Session& session, PlainEngrams& plain, const EngramRules& rules, uint64_t seed,
                int steps, const std::function<void()>& before_step = {}) {
@@ -517,7 +591,19 @@ bool RunBeside(Session& session, PlainEngrams& plain, const EngramRules& rules, 
   for (int segment = 1; segment <= steps; ++segment) {
     SCOPED_TRACE(testing::Message() << "segment " << segment);
     const bool compares_counts = segment % 10 == 0 || segment == steps;
+    const std::vector<uint32_t> recalled = plain.recalled;
     if (before_step) before_step();
+    std::vector<double> left;  // of those that are still recalled
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (std::count(plain.recalled.begin(), plain.recalled.end(), recalled[i]) > 0) {
+        left.push_back(weights[i]);
+      }
+    }
+    weights = std::move(left);
+    std::vector<Attended> attended;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      attended.push_back({plain.recalled[i], plain.TypeOf(plain.recalled[i]), weights[i]});
+    }
     session.Commit(segment, weights);
     if (segment > 1) plain.Commit(weights);
     ExpectSame(session, plain, compares_counts);
@@ -540,6 +626,8 @@ bool RunBeside(Session& session, PlainEngrams& plain, const EngramRules& rules, 
       const bool exp_mean = rules.score == EngramRules::Score::kExpMean;
       EXPECT_NEAR(exp_mean ? std::exp(got) : got, want, 2e-5 * std::abs(want) + 1e-30);
     }
+    EXPECT_EQ(session.fact(kEngramsWorking), rules.working);
+    ExpectReport(session.Report(), plain, rules, segment, attended);
     if (testing::Test::HasFailure()) return false;
     weights = events.Weights(plain.recalled.size());
   }
@@ -703,6 +791,35 @@ TEST_P(EngramsTest, AFullStoreEvictsAndKeepsItsPromises) {
         if (HasFailure()) return;
       }
       EXPECT_EQ(session.fact(kEngramsEvicted), plain.evicted);
+    }
+  }
+}
+
+// What is forgotten leaves the others to go on as if it had died: also where it was all that there
+// was, or short-term, or working, so that a segment has fewer of those.
+TEST_P(EngramsTest, SessionsGoOnWithoutWhatIsForgotten) {
+  for (const Setting& setting : kSettings) {
+    for (const Profile profile : kProfiles) {
+      const EngramRules rules = RulesOf(setting, profile);
+      const int capacity = rules.least_capacity() + 1;
+      Session session(*backend_, rules, capacity, 6);
+      PlainEngrams plain(rules, rounds(), capacity);
+      SeededRandom random(13);
+      int segment = 0, forgotten = 0;
+      const auto forget = [&] {
+        if (++segment % 3 != 0) return;
+        const int open = segment - 1;
+        const int first = random.Int(0, 3) == 0 ? 0 : random.Int(0, open - 1);
+        const int end = random.Int(0, 2) == 0 ? open : random.Int(first + 1, open);
+        const size_t before = plain.engrams.size();
+        session.Forget(first, end);
+        plain.Forget(first, end);
+        forgotten += static_cast<int>(before - plain.engrams.size());
+        ExpectSame(session, plain);
+        EXPECT_EQ(session.Recalled(), plain.recalled);
+      };
+      if (!RunBeside(session, plain, rules, /*seed=*/14, /*steps=*/60, forget)) return;
+      EXPECT_GT(forgotten, 0);
     }
   }
 }

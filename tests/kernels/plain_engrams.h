@@ -150,6 +150,24 @@ class PlainEngrams {
     ++forgotten;
   }
 
+  EngramType TypeOf(uint32_t birth) const {
+    const auto it = std::find_if(engrams.begin(), engrams.end(),
+                                 [birth](const Engram& engram) { return engram.birth == birth; });
+    return it == engrams.end() ? EngramType::kFree : it->type;
+  }
+
+  // The engrams that were made of segments [first, end).
+  void Forget(int first, int end) {
+    std::vector<uint32_t> births;
+    for (const Engram& engram : engrams) {
+      const int segment = static_cast<int>(engram.birth) / rules_.working;
+      if (segment >= first && segment < end) births.push_back(engram.birth);
+    }
+    Remove(births);
+    columns -= static_cast<int>(
+        std::erase_if(recalled, [&](uint32_t birth) { return Has(births, birth); }));
+  }
+
   double Score(const std::vector<double>& x) const {
     double sum = 0;
     for (const Engram& engram : engrams) {

@@ -297,7 +297,7 @@ TEST_P(MemoriaTest, StatesThatCannotBeAreRefused) {
   } const kBad[] = {
       {"\"engrams.types\": engram 0 is of type 7, expected one from 0 to 3",
        [&](CanonicalState& s) { find(s, "types").bytes[0] = std::byte{7}; }},
-      {"\"engrams.types\": 2 working engrams after",
+      {"\"engrams.facts\": 3 working engrams, expected 2",
        [&](CanonicalState& s) { find(s, "types").bytes[working] = std::byte{0}; }},
       {"short-term engrams, expected at most 6",
        [&](CanonicalState& s) {

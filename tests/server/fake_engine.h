@@ -111,6 +111,7 @@ class FakeEngine final : public Engine {
                                      .has_tokenizer = true,
                                      .max_sessions = 10,
                                      .has_surprise = true,
+                                     .has_engrams = true,
                                      .classes = info_.classes.exist() ? &info_.classes : nullptr});
   }
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) override {
@@ -183,6 +184,13 @@ class FakeEngine final : public Engine {
   std::vector<MemoryQuery> memory_queries() const {
     absl::MutexLock lock(&mu_);
     return memory_queries_;
+  }
+  // Every segment of a session was one working engram.
+  absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
+                                                  int64_t end) override {
+    const absl::StatusOr<SessionInfo> info = GetSession(key);
+    if (!info.ok()) return info.status();
+    return ForgottenEngrams{.working = static_cast<int>(end - first), .short_term = 2};
   }
 
   void Drain(absl::Duration) override {}

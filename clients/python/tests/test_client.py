@@ -46,6 +46,30 @@ def test_surprise_is_told_where_the_server_tells_it(server, client):
     assert [r.response.surprise for r in server.requests] == [True, False]
 
 
+def test_what_an_answer_drew_on_is_told_where_the_server_tells_it(server, client):
+    told = answer("one")
+    usage = told[-1].finished.usage
+    usage.memory_evicted = True
+    source = usage.memory_use.sources.add(kind=3, engrams=4, weight=0.75)
+    source.segment.segment, source.segment.first_token, source.segment.end_token = 3, 30, 40
+    usage.memory_use.sources.add(kind=2, engrams=1, weight=0.25)
+    usage.memory_use.evictions = 7
+    server.says(told)
+    server.says(answer("one"))
+    usage = client.generate("go", memory_use=True).usage
+    assert usage.memory_evicted
+    assert usage.memory_use == mneme.MemoryUse(
+        (
+            mneme.MemorySource(3, 30, 40, "long_term", 4, 0.75),
+            mneme.MemorySource(0, 0, 0, "short_term", 1, 0.25),
+        ),
+        7,
+    )
+    plain = client.generate("go").usage
+    assert (plain.memory_evicted, plain.memory_use) == (False, None)
+    assert [r.response.memory_use for r in server.requests] == [True, False]
+
+
 def test_choices_prompt_and_logprobs_are_kept_apart(server, client):
     scored = pb.TokenLogprob(
         token_id=5, logprob=-0.5, text="a", top=[pb.TopLogprob(token_id=5, logprob=-0.5, text="a")]

@@ -47,6 +47,7 @@ def test_every_option_reaches_its_field():
             "echo": True,
             "skip_special_tokens": False,
             "surprise": True,
+            "memory_use": True,
             "create_if_missing": False,
             "ttl": 2.5,
             "expected_position": 0,
@@ -83,6 +84,7 @@ def test_every_option_reaches_its_field():
     assert request.response.echo
     assert request.response.HasField("skip_special_tokens")
     assert request.response.surprise
+    assert request.response.memory_use
     assert not request.session.create_if_missing
     assert request.session.ttl_ms == 2500
     assert request.HasField("expected_position")

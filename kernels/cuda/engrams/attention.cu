@@ -21,7 +21,8 @@ struct AttendProblem {
   const float* q;
   const int32_t *row_offsets, *slots;
   const int64_t* positions;
-  int rows, tokens, heads, dim, segment, first, count, layer, recalled;
+  int rows, tokens, heads, dim, segment, first, most, layer, recalled;
+  EngramFact counted;
   float scale;
   Field keys, values, facts, sums;
   float* out;
@@ -48,8 +49,7 @@ __device__ inline void Load(const T* from, float (&to)[kCount]) {
 // The engrams that tokens of a row see.
 __device__ int SeenBy(const AttendProblem& p, int row) {
   if (p.positions[row] < p.segment) return 0;
-  if (p.facts.base == nullptr) return p.count;
-  return p.facts.At<const int32_t>(p.slots[row], 0)[kEngramsRecalled];
+  return p.facts.At<const int32_t>(p.slots[row], 0)[p.counted];
 }
 
 // Each thread reads kPiece elements of a key or value at a time.
@@ -57,11 +57,11 @@ template <typename T, int kPiece>
 class Attention {
  public:
   // Floats of shared memory.
-  __host__ __device__ static int Room(int dim, int count) {
-    return dim + count + kWarps * kGroup * kPiece;
+  __host__ __device__ static int Room(int dim, int most) {
+    return dim + most + kWarps * kGroup * kPiece;
   }
   __device__ Attention(const AttendProblem& p, int head, float* shared)
-      : p_(p), head_(head), query_(shared), scores_(query_ + p.dim), parts_(scores_ + p.count) {}
+      : p_(p), head_(head), query_(shared), scores_(query_ + p.dim), parts_(scores_ + p.most) {}
 
   // What a token sees of `count` engrams. add(i, weight) hears what each of them got.
   template <typename Add>
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads) AddWeights(const __grid_constant__ A
 
 template <typename T, int kPiece>
 void Launch(Device& device, AttendProblem p) {
-  const int64_t shared = Attention<T, kPiece>::Room(p.dim, p.count) * int64_t{sizeof(float)};
+  const int64_t shared = Attention<T, kPiece>::Room(p.dim, p.most) * int64_t{sizeof(float)};
   if (p.tokens <= p.rows) {
     LaunchOverlapping(device, "EngramAttention", AttendRows<T, kPiece>, p.rows * p.heads, kThreads,
                       shared, 1, p);
@@ -273,9 +273,10 @@ void EngramAttention(Device& device, const EngramAttentionArgs& args) {
                                  .dim = static_cast<int>(args.q.shape[2]),
                                  .segment = args.segment,
                                  .first = args.first,
-                                 .count = args.count,
+                                 .most = args.most,
                                  .layer = args.layer,
                                  .recalled = args.recalled,
+                                 .counted = args.counted,
                                  .scale = args.scale,
                                  .keys = Field(args.keys),
                                  .values = Field(args.values),

@@ -18,7 +18,8 @@ constexpr int kWarps = kThreads / kWarp;
 __global__ void __launch_bounds__(kWarp)
     FindKernel(const int32_t* offsets, const int32_t* slots, const int64_t* positions, int rows,
                int segment, int first, int most, int working, int attended,
-               CrossingArrays crossings, int32_t* working_entries, int32_t* attended_entries) {
+               CrossingArrays crossings, int32_t* working_entries, int32_t* attended_entries,
+               int32_t* report_range) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   const int lane = threadIdx.x;
@@ -49,6 +50,10 @@ __global__ void __launch_bounds__(kWarp)
     working_entries[0] = attended_entries[0] = 0;
     working_entries[1] = count * working;
     attended_entries[1] = count * attended;
+    if (report_range != nullptr) {
+      report_range[0] = report_range[1];
+      report_range[1] += count;
+    }
   }
 }
 
@@ -57,12 +62,14 @@ struct CommitProblem {
   Store store;
   CrossingArrays crossings;
   Field sums;
-  int layers, heads;
+  int layers, heads, segment;
   double shares;  // of attention's weights that a lifespan's gain is made of
+  Reports reports;
 };
 
-// Warps take layers and heads, lanes engrams.
-__device__ void AddGains(const CommitProblem& p, int slot) {
+// Warps take layers and heads, lanes engrams. `attended`: where it reports whom the segment
+// attended to, or null.
+__device__ void AddGains(const CommitProblem& p, int slot, int32_t* attended) {
   __shared__ double parts[kWarps][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int room = p.rules.recalled();
@@ -82,6 +89,11 @@ __device__ void AddGains(const CommitProblem& p, int slot) {
       for (int w = 0; w < kWarps; ++w) weight += parts[w][lane];
       const auto gain = static_cast<float>(weight / p.shares * columns * p.rules.lifespan_scale);
       const int engram = p.store.recalled(slot)[i];
+      if (attended != nullptr) {
+        attended[3 * i] = static_cast<int32_t>(p.store.births(slot)[engram]);
+        attended[3 * i + 1] = static_cast<int32_t>(p.store.types(slot)[engram]);
+        attended[3 * i + 2] = __float_as_int(static_cast<float>(weight / (p.shares / p.segment)));
+      }
       p.store.gains(slot)[engram] = gain;
       lifespans[engram] += gain;
     }
@@ -96,12 +108,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   WaitForPreviousKernel();
   extern __shared__ uint64_t keys[];  // twice PowerFrom(capacity)
   const int slot = p.crossings.slots[blockIdx.x];
-  if (slot < 0 || p.crossings.segments[blockIdx.x] < 2) return;
+  if (slot < 0) return;
+  const int segment = p.crossings.segments[blockIdx.x];
+  int32_t* const report = p.reports.Of(static_cast<int>(blockIdx.x));
+  if (report != nullptr && threadIdx.x == 0) {
+    report[kReportSlot] = slot;
+    report[kReportSegment] = segment;
+    report[kReportAttended] = segment < 2 ? 0 : p.store.facts(slot)[kEngramsRecalled];
+  }
+  if (segment < 2) return;
   const int capacity = p.store.capacity;
   EngramType* const types = p.store.types(slot);
   float* const lifespans = p.store.lifespans(slot);
   const uint32_t* const births = p.store.births(slot);
-  AddGains(p, slot);
+  AddGains(p, slot, report == nullptr ? nullptr : report + kEngramReportWords);
   const auto for_engrams = [&](const auto& visit) {
     for (int i = threadIdx.x; i < capacity; i += kThreads) {
       if (types[i] != EngramType::kFree) visit(i);
@@ -165,7 +185,8 @@ void FindCrossings(Device& device, const FindCrossingsArgs& args) {
                     args.positions.as<const int64_t>(), static_cast<int>(args.slots.shape[0]),
                     args.segment, args.first, static_cast<int>(args.crossings.most()), args.working,
                     args.attended, CrossingArrays(args.crossings),
-                    args.working_entries.as<int32_t>(), args.attended_entries.as<int32_t>());
+                    args.working_entries.as<int32_t>(), args.attended_entries.as<int32_t>(),
+                    args.report_range.empty() ? nullptr : args.report_range.as<int32_t>());
 }
 
 void CommitEngrams(Device& device, const CommitEngramsArgs& args) {
@@ -179,7 +200,9 @@ void CommitEngrams(Device& device, const CommitEngramsArgs& args) {
       .sums = Field(args.sums),
       .layers = args.layers,
       .heads = args.heads,
-      .shares = static_cast<double>(args.layers) * args.heads * args.segment};
+      .segment = args.segment,
+      .shares = static_cast<double>(args.layers) * args.heads * args.segment,
+      .reports = Reports(args.reports)};
   const int64_t keys = 2 * int64_t{PowerFrom(args.store.capacity)};
   LaunchOverlapping(device, "CommitEngrams", CommitKernel, static_cast<int>(args.crossings.most()),
                     kThreads, keys * static_cast<int64_t>(sizeof(uint64_t)), 1, problem);

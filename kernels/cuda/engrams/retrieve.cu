@@ -23,6 +23,7 @@ struct RetrieveProblem {
   const float* scores;
   int first;                // crossing of the launch
   const uint16_t* counted;  // [crossings of the launch, capacity, capacity]: of a history
+  Reports reports;
 };
 
 // Short-term and long-term engrams are *old* ones. Lists are oldest first.
@@ -104,6 +105,20 @@ __device__ int NextOf(const Lists& lists, const uint16_t* counts, int reach) {
     best = max(best, key);
   }
   return kMostEngrams - 1 - static_cast<int>(WarpMost(best) & 0xffff);
+}
+
+// The sum of part(i) for i < n, in all threads of the block.
+template <typename Part>
+__device__ float BlockSum(int n, const Part& part) {
+  __shared__ float parts[kWarps];
+  float sum = 0;
+  for (int i = threadIdx.x; i < n; i += kThreads) sum += part(i);
+  sum = WarpSum(sum);
+  if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = sum;
+  __syncthreads();
+  sum = WarpSum(threadIdx.x % kWarp < kWarps ? parts[threadIdx.x % kWarp] : 0.0f);
+  __syncthreads();
+  return sum;
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
@@ -267,6 +282,31 @@ __global__ void __launch_bounds__(kThreads, 1)
     facts[kEngramNullRecalled] = null_recalled;
     facts[kEngramHistoryWrapped] = p.store.steps > 0 ? max(0, segment - p.store.steps) : 0;
   }
+  int32_t* const report = p.reports.Of(crossing);
+  if (report == nullptr) return;
+  const auto age = [&](int i) {
+    return segment - 1 -
+           static_cast<int>(births[recalled_slots[i]] / static_cast<uint32_t>(rules.working));
+  };
+  const float* const lifespans = p.store.lifespans(slot);
+  const float ages = BlockSum(recalled, [&](int i) {
+    return types[recalled_slots[i]] == EngramType::kLongTerm ? static_cast<float>(age(i)) : 0.0f;
+  });
+  const float long_ones = BlockSum(recalled, [&](int i) {
+    return types[recalled_slots[i]] == EngramType::kLongTerm ? 1.0f : 0.0f;
+  });
+  const float sum = BlockSum(
+      capacity, [&](int i) { return types[i] == EngramType::kFree ? 0.0f : lifespans[i]; });
+  if (threadIdx.x == 0) {
+    report[kReportShortTerm] = shorts;
+    report[kReportLongTerm] = longs;
+    report[kReportFound] = found;
+    report[kReportRecalled] = recalled;
+    report[kReportRecalledLong] = static_cast<int32_t>(long_ones);
+    report[kReportRecalledAges] = __float_as_int(ages);
+    report[kReportLifespans] = __float_as_int(sum);
+    report[kReportEvicted] = p.store.facts(slot)[kEngramsEvicted];
+  }
 }
 
 }  // namespace
@@ -278,7 +318,8 @@ void RetrieveEngrams(Device& device, const RetrieveEngramsArgs& args) {
                              .crossings = CrossingArrays(args.crossings),
                              .scores = args.scores.as<const float>(),
                              .first = 0,
-                             .counted = nullptr};
+                             .counted = nullptr,
+                             .reports = Reports(args.reports)};
   const int most = static_cast<int>(args.crossings.most());
   const int together =
       args.store.steps > 0 ? std::min(most, CountedTogether(args.store.capacity)) : most;

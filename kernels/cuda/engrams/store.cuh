@@ -18,6 +18,26 @@ struct CrossingArrays {
       : slots(crossings.slots.as<int32_t>()), segments(crossings.segments.as<int32_t>()) {}
 };
 
+// EngramReports for devices.
+struct Reports {
+  int32_t* words;  // null: nobody wants any
+  const int32_t* range;
+  int most, size;
+
+  explicit Reports(const EngramReports& reports)
+      : words(reports.words.empty() ? nullptr : reports.words.as<int32_t>()),
+        range(words == nullptr ? nullptr : reports.range.as<const int32_t>()),
+        most(words == nullptr ? 0 : static_cast<int>(reports.words.shape[0])),
+        size(words == nullptr ? 0 : static_cast<int>(reports.words.shape[1])) {}
+
+  // The words of a crossing, or null.
+  __device__ int32_t* Of(int crossing) const {
+    if (words == nullptr) return nullptr;
+    const int place = range[0] + crossing;
+    return place < most ? words + int64_t{place} * size : nullptr;
+  }
+};
+
 // EngramStore for devices.
 struct Store {
   int capacity, dim, steps;

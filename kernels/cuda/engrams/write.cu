@@ -149,6 +149,7 @@ __global__ void __launch_bounds__(kThreads) TakeSlots(const __grid_constant__ Wr
         chosen[w] = i;
       });
   for (int w = free + static_cast<int>(threadIdx.x); w < p.working; w += kThreads) chosen[w] = -1;
+  if (threadIdx.x == 0) p.store.facts(slot)[kEngramsWorking] = min(free, p.working);
 }
 
 constexpr int kRowsOfBlock = 64;

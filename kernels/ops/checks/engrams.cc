@@ -48,6 +48,13 @@ void Check(const EngramRules& rules, const EngramStore& store, ActivationTypes t
   ExpectState(store.facts, DType::kI32, "facts");
 }
 
+void Check(const EngramRules& rules, const EngramReports& reports) {
+  if (reports.words.empty()) return;
+  Expect(reports.words, DType::kI32, {reports.words.shape[0], EngramReportSize(rules.recalled())},
+         "reports.words");
+  Expect(reports.range, DType::kI32, {2}, "reports.range");
+}
+
 }  // namespace
 
 void Check(const FindCrossingsArgs& args, ActivationTypes) {
@@ -56,12 +63,14 @@ void Check(const FindCrossingsArgs& args, ActivationTypes) {
   CHECK_GE(args.first, 0) << "first";
   Expect(args.working_entries, DType::kI32, {2}, "working_entries");
   Expect(args.attended_entries, DType::kI32, {2}, "attended_entries");
+  if (!args.report_range.empty()) Expect(args.report_range, DType::kI32, {2}, "report_range");
 }
 
 void Check(const CommitEngramsArgs& args, ActivationTypes types) {
   Check(args.rules, args.store, types);
   Check(args.crossings);
   ExpectState(args.sums, types.act, "sums");
+  Check(args.rules, args.reports);
 }
 
 void Check(const EncodeTokensArgs& args, ActivationTypes types) {
@@ -97,6 +106,7 @@ void Check(const RetrieveEngramsArgs& args, ActivationTypes types) {
   Check(args.rules, args.store, types);
   Check(args.crossings);
   Expect(args.scores, types.act, {args.crossings.most(), args.store.capacity + 1}, "scores");
+  Check(args.rules, args.reports);
 }
 
 void Check(const GatherEngramsArgs& args, ActivationTypes types) {
@@ -122,9 +132,10 @@ void Check(const EngramAttentionArgs& args, ActivationTypes types) {
   CheckRows(args.row_offsets, args.slots, args.positions, args.segment);
   ExpectState(args.keys, types.act, "keys");
   ExpectState(args.values, types.act, "values");
+  ExpectState(args.facts, DType::kI32, "facts");
   if (args.sums.base == nullptr) return;
   ExpectState(args.sums, types.act, "sums");
-  CHECK_LE(args.count, args.recalled) << "count";
+  CHECK_LE(args.most, args.recalled) << "most";
 }
 
 void Check(const AddFromArgs& args, ActivationTypes types) {

@@ -33,7 +33,7 @@ def test_a_page_of_an_allowed_origin_calls_the_server(start, new_key, tmp_path, 
     for path, methods in (
         ("/v1/completions", {"POST"}),
         ("/v1/sessions", {"GET", "HEAD", "POST"}),
-        (f"/v1/sessions/{name}", {"GET", "HEAD", "DELETE"}),
+        (f"/v1/sessions/{name}", {"GET", "HEAD", "POST", "DELETE"}),
         ("/health", {"GET", "HEAD"}),
     ):
         status, headers, text = ask(base, path, headers=ASK, method="OPTIONS")

@@ -128,6 +128,46 @@ TEST_F(GenerateTest, SurpriseIsInTheUsageOfThoseWhoAsked) {
   }
 }
 
+TEST_F(GenerateTest, WhatAnAnswerDrewOnIsInTheUsageOfThoseWhoAsked) {
+  for (const bool asks : {false, true}) {
+    v1::GenerateRequest request = TextRequest("ab");
+    request.mutable_response()->set_memory_use(asks);
+    Call call(*client_, request);
+    FakeRequest& fake = engine_.WaitForRequest(count_++);
+    TokenEvent end{.finish = FinishReason::kLength, .is_last = true};
+    end.usage.memory_evicted = asks;
+    if (fake.request.memory_use) {
+      end.usage.memory_use = MemoryUse{
+          .sources =
+              {{.segment = 3,
+                .first_token = 30,
+                .end_token = 40,
+                .long_term = true,
+                .engrams = 4,
+                .weight = 0.75},
+               {.segment = 5, .first_token = 50, .end_token = 60, .engrams = 1, .weight = 0.25}},
+          .evictions = 7};
+    }
+    fake.Push(std::move(end));
+    ASSERT_TRUE(call.Join().ok()) << call.Join();
+    ASSERT_THAT(call.finished_, SizeIs(1));
+    const v1::Usage& usage = call.finished_[0].usage();
+    EXPECT_EQ(usage.memory_evicted(), asks);
+    ASSERT_EQ(usage.has_memory_use(), asks);
+    if (!asks) continue;
+    EXPECT_EQ(usage.memory_use().evictions(), 7);
+    ASSERT_EQ(usage.memory_use().sources_size(), 2);
+    const v1::MemoryUse::Source& first = usage.memory_use().sources(0);
+    EXPECT_EQ(first.segment().segment(), 3);
+    EXPECT_EQ(first.segment().first_token(), 30);
+    EXPECT_EQ(first.segment().end_token(), 40);
+    EXPECT_EQ(first.kind(), v1::ENGRAM_KIND_LONG_TERM);
+    EXPECT_EQ(first.engrams(), 4);
+    EXPECT_EQ(first.weight(), 0.75);
+    EXPECT_EQ(usage.memory_use().sources(1).kind(), v1::ENGRAM_KIND_SHORT_TERM);
+  }
+}
+
 TEST_F(GenerateTest, EveryFieldReachesTheEngine) {
   v1::GenerateRequest request = TextRequest("ab");
   request.mutable_session()->set_name("s/1");
@@ -157,6 +197,7 @@ TEST_F(GenerateTest, EveryFieldReachesTheEngine) {
   response.set_echo(true);
   response.set_skip_special_tokens(false);
   response.set_surprise(true);
+  response.set_memory_use(true);
   request.set_expected_position(0);
   request.set_idempotency_key("key");
   request.set_priority(-5);
@@ -187,6 +228,7 @@ TEST_F(GenerateTest, EveryFieldReachesTheEngine) {
   EXPECT_TRUE(got.echo);
   EXPECT_FALSE(got.skip_special_tokens);
   EXPECT_TRUE(got.surprise);
+  EXPECT_TRUE(got.memory_use);
   EXPECT_EQ(got.expected_position, 0);
   EXPECT_EQ(got.idempotency_key, "key");
   EXPECT_EQ(got.priority, -5);
@@ -207,6 +249,7 @@ TEST_F(GenerateTest, UnsetFieldsHaveTheirDefaults) {
   EXPECT_EQ(got.prompt_logprobs, -1);
   EXPECT_TRUE(got.skip_special_tokens);
   EXPECT_FALSE(got.surprise);
+  EXPECT_FALSE(got.memory_use);
   EXPECT_FALSE(got.expected_position.has_value());
   EXPECT_THAT(got.id, HasSubstr("req-"));
 }

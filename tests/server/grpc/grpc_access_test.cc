@@ -88,10 +88,11 @@ class GrpcAccessTest : private KeyFile, public ServerTest {
 };
 
 constexpr const char* kUseMethods[] = {
-    "/mneme.v1.Inference/Generate",   "/mneme.v1.Inference/Tokenize",
-    "/mneme.v1.Inference/Detokenize", "/mneme.v1.Sessions/Create",
-    "/mneme.v1.Sessions/Get",         "/mneme.v1.Sessions/List",
-    "/mneme.v1.Sessions/Fork",        "/mneme.v1.Sessions/Delete"};
+    "/mneme.v1.Inference/Generate",     "/mneme.v1.Inference/Tokenize",
+    "/mneme.v1.Inference/Detokenize",   "/mneme.v1.Sessions/Create",
+    "/mneme.v1.Sessions/Get",           "/mneme.v1.Sessions/List",
+    "/mneme.v1.Sessions/Fork",          "/mneme.v1.Sessions/Delete",
+    "/mneme.v1.Sessions/ForgetSegments"};
 constexpr const char* kMonitorMethods[] = {
     "/mneme.v1.Inference/GetInfo", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};

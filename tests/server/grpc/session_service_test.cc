@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "clients/cpp/error_details.h"
+#include "mneme/v1/sessions.grpc.pb.h"
 #include "tests/server/grpc/server_fixture.h"
 
 namespace mneme {
@@ -65,6 +66,27 @@ TEST_F(SessionServiceTest, SaysHowLongASessionMayBeAndWhetherItIs) {
     ASSERT_EQ(list->sessions_size(), 1);
     EXPECT_EQ(list->sessions(0).context_full(), full);
   }
+}
+
+TEST_F(SessionServiceTest, SegmentsAreForgottenBySession) {
+  const auto stub =
+      v1::Sessions::NewStub(grpc::CreateChannel(target(), grpc::InsecureChannelCredentials()));
+  ASSERT_TRUE(Create("a").ok());
+  v1::ForgetSegmentsRequest request;
+  v1::ForgetSegmentsResponse response;
+  const auto forget = [&](const std::string& name) {
+    grpc::ClientContext context;
+    request.set_name(name);
+    return stub->ForgetSegments(&context, request, &response);
+  };
+  request.set_first(4);
+  request.set_end(9);
+  EXPECT_TRUE(forget("a").ok());
+  EXPECT_EQ(response.working(), 5);
+  EXPECT_EQ(response.short_term(), 2);
+  EXPECT_EQ(response.long_term(), 0);
+  EXPECT_EQ(forget("b").error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(forget("").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(SessionServiceTest, WithoutANameTheServerChoosesOne) {

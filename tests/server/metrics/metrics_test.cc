@@ -152,6 +152,30 @@ TEST_F(MetricsTest, TrainingIsThereForMemoriesThatAreTrained) {
   EXPECT_THAT(lines, Contains("mneme_memory_divergences_total{model_name=\"m\"} 1"));
 }
 
+TEST_F(MetricsTest, EngramsAreThereForModelsThatMakeSome) {
+  Publish();
+  EXPECT_THAT(Lines(), Not(Contains(HasSubstr("mneme_memory_"))));
+  EngramStats& engrams = engine_.stats_.engrams;
+  engrams.exist = true;
+  engrams.long_term.Observe(700);
+  engrams.found.Observe(500);
+  engrams.recalled_age.Observe(36.5);
+  engrams.lifespans.Observe(4000);
+  engrams.evictions.Add(3);
+  engrams.wraps.Add();
+  engrams.step_seconds.Observe(0.002);
+  const std::vector<std::string> lines = Lines();
+  const std::string labels = "{model_name=\"m\"";
+  EXPECT_THAT(lines, Contains("mneme_memory_long_term_engrams_sum" + labels + "} 700"));
+  EXPECT_THAT(lines, Contains("mneme_memory_long_term_engrams_bucket" + labels + ",le=\"800\"} 1"));
+  EXPECT_THAT(lines, Contains("mneme_memory_found_engrams_sum" + labels + "} 500"));
+  EXPECT_THAT(lines, Contains("mneme_memory_recalled_age_segments_sum" + labels + "} 36.5"));
+  EXPECT_THAT(lines, Contains("mneme_memory_lifespan_sum_sum" + labels + "} 4000"));
+  EXPECT_THAT(lines, Contains("mneme_memory_evictions_total" + labels + "} 3"));
+  EXPECT_THAT(lines, Contains("mneme_memory_history_wraps_total" + labels + "} 1"));
+  EXPECT_THAT(lines, Contains("mneme_memory_boundary_step_seconds_count" + labels + "} 1"));
+}
+
 TEST_F(MetricsTest, CallsAreCountedByNameAndResult) {
   access_.stats().rpcs.Add("Generate", "OK");
   access_.stats().rpcs.Add("Generate", "OK");

@@ -65,6 +65,7 @@ TEST(OpenAiRequestTest, ValuesOfAnotherTypeAreRefusedByName) {
                                             "best_of",
                                             "skip_special_tokens",
                                             "surprise",
+                                            "memory_use",
                                             "parse_special",
                                             "echo",
                                             "logprobs",

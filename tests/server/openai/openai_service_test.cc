@@ -85,6 +85,7 @@ class OpenAiServiceTest : public ::testing::Test {
 
   RealClock clock_;
   EngineAccess access_{clock_};
+  SessionRoutes sessions_{access_};
   std::unique_ptr<RequestLog> log_ =
       std::make_unique<RequestLog>(RequestLog::Which::kAll, access_.stats());
   std::unique_ptr<Security> security_;
@@ -344,6 +345,54 @@ TEST_F(OpenAiServiceTest, SurpriseIsInTheUsageOfThoseWhoAsked) {
   const RawResponse streamed = Ask("c", R"({"prompt": [5, 6], "surprise": true, "stream": true,
                                             "stream_options": {"include_usage": true}})");
   EXPECT_THAT(streamed.body, HasSubstr(R"("surprise":20.0)"));
+}
+
+TEST_F(OpenAiServiceTest, WhatAnAnswerDrewOnIsInTheUsageOfThoseWhoAsked) {
+  Publish();
+  engine_.OnSubmit([](FakeRequest& fake) {
+    TokenEvent end{.finish = FinishReason::kLength, .is_last = true};
+    end.usage.memory_evicted = fake.request.memory_use;
+    if (fake.request.memory_use) {
+      end.usage.memory_use = MemoryUse{.sources = {{.segment = 3,
+                                                    .first_token = 30,
+                                                    .end_token = 40,
+                                                    .long_term = true,
+                                                    .engrams = 4,
+                                                    .weight = 1}},
+                                       .evictions = 7};
+    }
+    fake.Push(std::move(end));
+  });
+  const std::string use =
+      R"({"sources":[{"segment":3,"first_token":30,"end_token":40,"kind":"long_term","engrams":4,)"
+      R"("weight":1.0}],"evictions":7})";
+  const std::string one = Ask("a", R"({"prompt": [1], "memory_use": true})").body;
+  EXPECT_THAT(one, HasSubstr("\"memory_evicted\":true"));
+  EXPECT_THAT(one, HasSubstr("\"memory_use\":" + use));
+  EXPECT_THAT(Ask("b", R"({"prompt": [[1], [2, 3]], "memory_use": true})").body,
+              HasSubstr("\"memory_use\":[" + use + "," + use + "]"));
+  EXPECT_THAT(Ask("c", R"({"prompt": [1]})").body, Not(HasSubstr("memory_")));
+}
+
+TEST_F(OpenAiServiceTest, SessionsForgetSegments) {
+  Publish();
+  const auto post = [&](const std::string& path, const std::string& body) {
+    RawHttpClient client(server_->port());
+    client.SendRequest("POST", "/v1/sessions" + path, body);
+    return client.Read();
+  };
+  ASSERT_EQ(post("", R"({"session_id": "a/b"})").status, 200);
+  const RawResponse done = post("/a/b/forget_segments", R"({"first": 2, "end": 5})");
+  EXPECT_EQ(done.status, 200);
+  EXPECT_EQ(done.body, R"({"id":"a/b","object":"session.segments_forgotten","working":3,)"
+                       R"("short_term":2,"long_term":0})");
+  EXPECT_EQ(post("/c/forget_segments", R"({"first": 2, "end": 5})").status, 404);
+  EXPECT_EQ(post("/a/b", R"({"first": 2, "end": 5})").status, 404);
+  const RawResponse missing = post("/a/b/forget_segments", R"({"first": 2})");
+  EXPECT_EQ(missing.status, 400);
+  EXPECT_THAT(missing.body, HasSubstr("end"));
+  EXPECT_EQ(post("/a/b/forget_segments", R"({"first": 2, "end": "5"})").status, 400);
+  EXPECT_EQ(post("/a/b/forget_segments", R"({"first": 2, "end": 5, "till": 6})").status, 400);
 }
 
 // Work that nobody waits for is given up inside of a template.

@@ -18,6 +18,8 @@ from mneme.types import (
     Histogram,
     Info,
     Limits,
+    MemorySource,
+    MemoryUse,
     ModelDescription,
     ServerInfo,
     ServerState,
@@ -32,7 +34,7 @@ from mneme.types import (
     TopLogprob,
     Usage,
 )
-from mneme.v1 import inference_pb2, sessions_pb2
+from mneme.v1 import inference_pb2, memory_pb2, sessions_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -75,6 +77,23 @@ def _started(m: inference_pb2.Started) -> Started:
     return Started(m.request_id, m.seed, m.resumed_tokens, m.prompt_tokens)
 
 
+def _memory_use(m: memory_pb2.MemoryUse) -> MemoryUse:
+    return MemoryUse(
+        sources=tuple(
+            MemorySource(
+                source.segment.segment,
+                source.segment.first_token,
+                source.segment.end_token,
+                memory_pb2.EngramKind.Name(source.kind).removeprefix("ENGRAM_KIND_").lower(),
+                source.engrams,
+                source.weight,
+            )
+            for source in m.sources
+        ),
+        evictions=m.evictions,
+    )
+
+
 def _finished(m: inference_pb2.Finished) -> Finished:
     usage, timings, state = m.usage, m.timings, m.session
     return Finished(
@@ -84,6 +103,8 @@ def _finished(m: inference_pb2.Finished) -> Finished:
             usage.resumed_tokens,
             usage.fed_tokens,
             usage.surprise if usage.HasField("surprise") else None,
+            usage.memory_evicted,
+            _memory_use(usage.memory_use) if usage.HasField("memory_use") else None,
         ),
         timings=Timings(timings.queue_ms, timings.prefill_ms, timings.decode_ms),
         session=(

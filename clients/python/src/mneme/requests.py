@@ -83,6 +83,8 @@ class RequestOptions(TypedDict, total=False):
     skip_special_tokens: Optional[bool]
     surprise: Optional[bool]
     """Tell `Usage.surprise`, of a model whose memories are trained while they read."""
+    memory_use: Optional[bool]
+    """Tell `Usage.memory_use`, of a model that makes engrams."""
 
     # The session, beside its name.
     must_exist: Optional[bool]
@@ -138,7 +140,15 @@ _SAMPLING = (
     "seed",
 )
 _STOPPING = ("max_tokens", "min_tokens", "ignore_eos", "include_stop_in_output")
-_RESPONSE = ("n", "logprobs", "prompt_logprobs", "echo", "skip_special_tokens", "surprise")
+_RESPONSE = (
+    "n",
+    "logprobs",
+    "prompt_logprobs",
+    "echo",
+    "skip_special_tokens",
+    "surprise",
+    "memory_use",
+)
 _REQUEST = ("expected_position", "idempotency_key", "priority", "detached", "request_id", "model")
 
 

@@ -24,6 +24,8 @@ __all__ = [
     "Histogram",
     "Info",
     "Limits",
+    "MemorySource",
+    "MemoryUse",
     "ModelDescription",
     "ServerInfo",
     "ServerState",
@@ -93,6 +95,31 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True)
+class MemorySource:
+    """A segment of the conversation that an answer drew on."""
+
+    segment: int
+    first_token: int
+    """Positions in the conversation: of the segment's first token, and behind its last one."""
+    end_token: int
+    kind: str
+    """"short_term" or "long_term": where its engrams were when they were recalled."""
+    engrams: int
+    """Recalled of this segment."""
+    weight: float
+    """Share of the attention to recalled engrams that went to these; all of them add up to 1."""
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What an answer drew on, the largest weight first."""
+
+    sources: tuple[MemorySource, ...]
+    evictions: int
+    """Engrams that the session lost since its birth before their lifespan was over."""
+
+
+@dataclass(frozen=True)
 class Usage:
     """Token counts of a request."""
 
@@ -107,6 +134,10 @@ class Usage:
     surprise: Optional[float] = None
     """How surprising the memory found these: the mean loss that it is trained by, over tokens,
     layers and heads. None unless asked for."""
+    memory_evicted: bool = False
+    """The session had more to remember than it has room for, at some time since its birth."""
+    memory_use: Optional[MemoryUse] = None
+    """What the answer drew on. None unless asked for."""
 
 
 @dataclass(frozen=True)
