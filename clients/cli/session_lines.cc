@@ -37,8 +37,7 @@ void PrintSession(const v1::Session& session, bool json, bool owners) {
   const absl::Time used = absl::FromUnixSeconds(session.last_use_time().seconds());
   absl::PrintF("%-32s %12d %14s %6s %10s %10d %6s  %s\n", session.name(), session.position(),
                RoomText(session), session.busy() ? "yes" : "no", TtlText(session.ttl_ms()),
-               session.state_bytes(),
-               session.residency() == v1::RESIDENCY_HOST ? "host" : "device",
+               session.state_bytes(), session.residency() == v1::RESIDENCY_HOST ? "host" : "device",
                absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()));
 }
 

@@ -101,7 +101,8 @@ class SessionManager {
   absl::Status Delete(const SessionKey& key);
   // Of an idle session.
   absl::Status ReadState(const SessionKey& key, StateImage& image);
-  // An idle session that is to be read or changed, with its slab: waits for that, where it is parked.
+  // An idle session that is to be read or changed, with its slab: waits for that, where it is
+  // parked.
   absl::StatusOr<Session*> FindWithSlab(const SessionKey& key);
   absl::StatusOr<SessionInfo> Get(const SessionKey& key) const;
   // Sorted by key; without `owner`, those of all.

@@ -16,7 +16,7 @@ double NormOf(const double* vector, size_t dim) {
 }  // namespace
 
 std::vector<std::string> EngramGraph::Fields(const StateLayout& layout, const Parts& parts) {
-  std::vector<std::string> fields = {"engrams.types", "engrams.births", "engrams.lifespans",
+  std::vector<std::string> fields = {"engrams.types", "engrams.births",   "engrams.lifespans",
                                      "engrams.gains", "engrams.recalled", "engrams.facts"};
   if (parts.vectors) fields.push_back("engrams.vectors");
   if (parts.counts) fields.push_back(FiringCounts::Field(layout));
