@@ -25,7 +25,7 @@ std::vector<std::string> EngramGraph::Fields(const StateLayout& layout, const Pa
   }
   if (parts.vectors) fields.push_back("engrams.vectors");
   if (parts.counts) {
-    for (const std::string& field : FiringCounts::Fields()) fields.push_back(field);
+    for (const std::string& field : FiringCounts::Fields(layout)) fields.push_back(field);
   }
   return fields;
 }
