@@ -144,10 +144,12 @@ class LoopEngine final : public Engine {
     const EngramGraph::Parts parts = query.parts();
     StateImage image(model_->state_layout(), EngramGraph::Fields(model_->state_layout(), parts));
     MNEME_RETURN_IF_ERROR(OnLoop<absl::Status>([&] { return loop_->ReadState(key, image); }));
-    return ReportMemory(
-        EngramGraph::Read(image.Decode(), {.tokens = info.segment, .working = info.working_engrams},
-                          parts),
-        query);
+    return ReportMemory(EngramGraph::Read(image.Decode(),
+                                          {.tokens = info.segment,
+                                           .working = info.working_engrams,
+                                           .counted = info.counted_segments},
+                                          parts),
+                        query);
   }
 
   void Drain(absl::Duration timeout) override {

@@ -326,7 +326,9 @@ absl::Status WriteEngrams(ReadPrompt& prompt, std::ostream& out) {
                                         /*tape=*/nullptr));
     MNEME_ASSIGN_OR_RETURN(const CanonicalState state, prompt.State());
     const EngramGraph graph = EngramGraph::Read(
-        state, {.tokens = info.segment, .working = info.working_engrams}, {.counts = true});
+        state,
+        {.tokens = info.segment, .working = info.working_engrams, .counted = info.counted_segments},
+        {.counts = true});
     out << EngramDumpLine(graph) << "\n";
   }
   return absl::OkStatus();

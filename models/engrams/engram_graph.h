@@ -17,6 +17,8 @@ namespace mneme {
 struct EngramSegments {
   int tokens = 1;   // of a segment
   int working = 1;  // engrams that are made of one
+  // Segments that a session can have before firings are lost: as many as a count of 16 bits can be.
+  int64_t counted = UINT16_MAX;
 };
 
 struct GraphEngram {
@@ -63,9 +65,7 @@ class EngramGraph {
   // E_ij = Count_ij / Count_ii: how likely j is recalled where i is.
   double weight(size_t i, size_t j) const;
   // Whether firings were lost.
-  bool history_wrapped() const {
-    return fact(kEngramHistoryWrapped) > 0 || segment() > FiringCounts::kMostSegments;
-  }
+  bool history_wrapped() const { return segment() > segments_.counted; }
 
  private:
   int64_t position_ = 0;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/engrams/firing_counts.h"
 
 namespace mneme {
 namespace {

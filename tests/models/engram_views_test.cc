@@ -111,8 +111,12 @@ TEST_F(EngramViewsTest, ASegmentIsOpenUntilTheNextOneBegins) {
   EXPECT_EQ(EngramGraph::Read(state, {.tokens = 10, .working = 2}, {}).segment(), 5);
   state.tokens = 61;
   EXPECT_EQ(EngramGraph::Read(state, {.tokens = 10, .working = 2}, {}).segment(), 6);
-  state.tokens = 10 * (FiringCounts::kMostSegments + 1) + 1;
-  EXPECT_TRUE(EngramGraph::Read(state, {.tokens = 10, .working = 2}, {}).history_wrapped());
+  const auto wrapped = [&](const EngramSegments& segments) {
+    return EngramGraph::Read(state, segments, {}).history_wrapped();
+  };
+  EXPECT_FALSE(wrapped({.tokens = 10, .working = 2}));
+  EXPECT_FALSE(wrapped({.tokens = 10, .working = 2, .counted = 6}));
+  EXPECT_TRUE(wrapped({.tokens = 10, .working = 2, .counted = 5}));
 }
 
 TEST_F(EngramViewsTest, EngramsComeInTheOrderThatIsAskedFor) {
@@ -219,6 +223,32 @@ TEST_F(EngramViewsTest, ContiguityIsTheMeanOfBothDirections) {
   EXPECT_EQ(bins[2].distance, 4);
   EXPECT_EQ(bins[2].mean_weight, 0);
   EXPECT_EQ(ContiguityOf(graph_, {.max_distance = 2}).size(), 2u);
+}
+
+// The same counts, of engrams whose firings are kept segment by segment.
+TEST_F(EngramViewsTest, AHistoryOfFiringsIsCounted) {
+  CanonicalState state = FiveEngrams();
+  std::erase_if(state.tensors,
+                [](const StateTensor& tensor) { return tensor.name == "engrams.counts"; });
+  std::vector<int32_t> fired(8 * 2, -1);
+  const auto set = [&](size_t slot, uint32_t low, uint32_t high) {
+    fired[2 * slot] = static_cast<int32_t>(low);
+    fired[2 * slot + 1] = static_cast<int32_t>(high);
+  };
+  set(1, 0, 0x80000000), set(4, 0, 0x80000000);  // the newest segment
+  set(6, 1, 0x80000000), set(3, 0xff, 0), set(7, 0x606, 0);
+  state.tensors.push_back(Tensor<int32_t>("engrams.fired", DType::kI32, {8, 2}, fired));
+  const EngramGraph graph =
+      EngramGraph::Read(state, {.tokens = 10, .working = 2}, {.counts = true});
+  for (size_t i = 0; i < graph.engrams().size(); ++i) {
+    for (size_t j = 0; j < graph.engrams().size(); ++j) {
+      EXPECT_EQ(graph.together(i, j), graph_.together(i, j)) << i << " " << j;
+    }
+  }
+  StateLayout layout;
+  EXPECT_THAT(FiringCounts::Fields(layout), ElementsAre("engrams.counts"));
+  layout.Add({.name = "engrams.fired", .dtype = DType::kI32, .shape = {8, 2}});
+  EXPECT_THAT(FiringCounts::Fields(layout), ElementsAre("engrams.fired"));
 }
 
 TEST_F(EngramViewsTest, AReportHasWhatWasAskedFor) {
