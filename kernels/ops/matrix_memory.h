@@ -108,8 +108,6 @@ struct MatrixRule {
   friend constexpr bool operator==(const MatrixRule&, const MatrixRule&) = default;
 };
 
-constexpr MatrixRule kGatedDeltaRule{};  // Yang, Kautz, Hatamizadeh (arXiv:2412.06464)
-
 // Each entry goes through the matrix S of its memory, [value_dim, key_dim] for each of `heads`
 // heads, as `rule` says, in the order of its segment; log_decay is log d. S is value first, so that
 // both products are sums over contiguous memory.
