@@ -62,7 +62,8 @@ absl::Status Statement::Run() {
 absl::StatusOr<std::unique_ptr<Database>> Database::Open(FileSystem& files,
                                                          const std::string& path) {
   std::unique_ptr<Database> database(new Database(files, path));
-  // The file's header says WAL. Checkpoints are asked for, not taken while somebody waits for a commit.
+  // The file's header says WAL. Checkpoints are asked for, not taken while somebody waits for a
+  // commit.
   MNEME_RETURN_IF_ERROR(database->Connect(
       SQLITE_OPEN_READWRITE,
       "PRAGMA locking_mode=EXCLUSIVE; PRAGMA synchronous=FULL; PRAGMA secure_delete=ON;"
@@ -105,9 +106,8 @@ Database::~Database() {
 
 absl::StatusOr<Statement> Database::Prepare(absl::string_view sql) {
   sqlite3_stmt* statement = nullptr;
-  const int code =
-      sqlite3_prepare_v3(connection_, sql.data(), static_cast<int>(sql.size()),
-                         SQLITE_PREPARE_PERSISTENT, &statement, /*pzTail=*/nullptr);
+  const int code = sqlite3_prepare_v3(connection_, sql.data(), static_cast<int>(sql.size()),
+                                      SQLITE_PREPARE_PERSISTENT, &statement, /*pzTail=*/nullptr);
   if (code != SQLITE_OK) return Error(code);
   return Statement(*this, statement);
 }
@@ -137,8 +137,7 @@ absl::Status Database::Checkpoint(bool erase) {
   if (!erase) return absl::OkStatus();
   // SQLite cuts the WAL, and leaves it to the system when the disk learns of it.
   sqlite3_file* wal = nullptr;
-  const int found =
-      sqlite3_file_control(connection_, "main", SQLITE_FCNTL_JOURNAL_POINTER, &wal);
+  const int found = sqlite3_file_control(connection_, "main", SQLITE_FCNTL_JOURNAL_POINTER, &wal);
   if (found != SQLITE_OK || wal == nullptr || wal->pMethods == nullptr) return absl::OkStatus();
   const int synced = wal->pMethods->xSync(wal, SQLITE_SYNC_NORMAL);
   return synced == SQLITE_OK ? absl::OkStatus() : Error(synced);
@@ -155,7 +154,7 @@ absl::Status Database::Finish(std::unique_ptr<Database> database) {
   return file->Sync();
 }
 
-absl::Status Database::Error(int code) const {
+absl::Status Database::Error(int code) {
   std::string message = absl::StrCat(path_, ": ", sqlite3_errstr(code));
   if (connection_ != nullptr) absl::StrAppend(&message, " (", sqlite3_errmsg(connection_), ")");
   const int primary = code & 0xFF;
@@ -164,14 +163,20 @@ absl::Status Database::Error(int code) const {
     absl::StrAppend(&message, ": ", vfs_.last_error().message());
   }
   switch (primary) {
-    case SQLITE_FULL: return absl::ResourceExhaustedError(message);
+    case SQLITE_FULL:
+      return failure_ = absl::ResourceExhaustedError(message);
     case SQLITE_CORRUPT:
-    case SQLITE_NOTADB: return absl::DataLossError(message);
+    case SQLITE_NOTADB:
+      return failure_ = absl::DataLossError(message);
     case SQLITE_IOERR:
-    case SQLITE_CANTOPEN: return absl::UnavailableError(message);
-    case SQLITE_READONLY: return absl::PermissionDeniedError(message);
-    case SQLITE_CONSTRAINT: return absl::AlreadyExistsError(message);
-    default: return absl::InternalError(message);
+    case SQLITE_CANTOPEN:
+      return failure_ = absl::UnavailableError(message);
+    case SQLITE_READONLY:
+      return failure_ = absl::PermissionDeniedError(message);
+    case SQLITE_CONSTRAINT:
+      return absl::AlreadyExistsError(message);
+    default:
+      return failure_ = absl::InternalError(message);
   }
 }
 

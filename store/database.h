@@ -23,8 +23,8 @@ namespace mneme {
 
 class Database;
 
-// A prepared statement, used again and again: bind, step through its rows, Reset. Used only while its
-// Database lives.
+// A prepared statement, used again and again: bind, step through its rows, Reset. Used only while
+// its Database lives.
 class Statement {
  public:
   Statement(Statement&&) noexcept;
@@ -59,7 +59,8 @@ class Database {
  public:
   // An existing database; what its WAL holds is part of it.
   static absl::StatusOr<std::unique_ptr<Database>> Open(FileSystem& files, const std::string& path);
-  // A new one, in one file without a WAL, that becomes durable with Finish. The file must not exist.
+  // A new one, in one file without a WAL, that becomes durable with Finish. The file must not
+  // exist.
   static absl::StatusOr<std::unique_ptr<Database>> Create(FileSystem& files,
                                                           const std::string& path);
   // Closes. Nothing is written: what the WAL holds stays there.
@@ -82,20 +83,26 @@ class Database {
   // Of one that Create made: closes it, and syncs the file.
   static absl::Status Finish(std::unique_ptr<Database> database);
 
+  // The last error of the disk's, or of the file's being damaged, since ClearFailure; OK if there
+  // was none. What callers did wrong is no failure.
+  const absl::Status& failure() const { return failure_; }
+  void ClearFailure() { failure_ = absl::OkStatus(); }
   // Whether a sync has failed: then the file has to be written anew before anything is promised.
   bool sync_failed() const { return vfs_.sync_failed(); }
 
  private:
   friend class Statement;
-  Database(FileSystem& files, std::string path) : files_(files), path_(std::move(path)), vfs_(files) {}
+  Database(FileSystem& files, std::string path)
+      : files_(files), path_(std::move(path)), vfs_(files) {}
   absl::Status Connect(int flags, const std::string& pragmas);
-  absl::Status Error(int code) const;
+  absl::Status Error(int code);
 
   FileSystem& files_;
   const std::string path_;
   SqliteVfs vfs_;
   sqlite3* connection_ = nullptr;
   int64_t wal_pages_ = 0;
+  absl::Status failure_;
 };
 
 }  // namespace mneme

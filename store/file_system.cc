@@ -117,10 +117,18 @@ absl::StatusOr<std::unique_ptr<File>> PosixFileSystem::Open(const std::string& p
                                                             OpenMode mode) {
   int flags = O_CLOEXEC | O_NOFOLLOW;
   switch (mode) {
-    case OpenMode::kRead: flags |= O_RDONLY; break;
-    case OpenMode::kReadWrite: flags |= O_RDWR; break;
-    case OpenMode::kCreate: flags |= O_RDWR | O_CREAT | O_EXCL; break;
-    case OpenMode::kOpenOrCreate: flags |= O_RDWR | O_CREAT; break;
+    case OpenMode::kRead:
+      flags |= O_RDONLY;
+      break;
+    case OpenMode::kReadWrite:
+      flags |= O_RDWR;
+      break;
+    case OpenMode::kCreate:
+      flags |= O_RDWR | O_CREAT | O_EXCL;
+      break;
+    case OpenMode::kOpenOrCreate:
+      flags |= O_RDWR | O_CREAT;
+      break;
   }
   Descriptor fd(Retried([&] { return open(path.c_str(), flags, 0600); }));
   if (fd.get() < 0) return PosixError(mode == OpenMode::kCreate ? "create" : "open", path);

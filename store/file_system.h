@@ -3,7 +3,8 @@
 //
 // What is promised, as POSIX and journaling file systems do it:
 //   - bytes written are durable once File::Sync has returned OK, and their file's size with them;
-//   - a new file, a rename or a removal is durable once SyncDirectory of its folder has returned OK;
+//   - a new file, a rename or a removal is durable once SyncDirectory of its folder has returned
+//   OK;
 //   - a rename replaces its target whole or not at all;
 //   - until then, any part of it may survive a power loss: a write in any subset of its bytes.
 // After a Sync that failed nobody knows what is on the disk, and a later Sync of the same file that

@@ -6,8 +6,8 @@
 //   fixed32, fixed64 := little-endian
 //   bytes   := length:varint byte*
 //
-// A record's name says where it belongs ("turn 3 of session 7"). It is not stored, but counts in the
-// checksum, so that a record in another's place is found like one that was altered.
+// A record's name says where it belongs ("turn 3 of session 7"). It is not stored, but counts in
+// the checksum, so that a record in another's place is found like one that was altered.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,7 @@ class RecordWriter {
   RecordWriter& Bytes(absl::string_view bytes);
   // The record, with its checksum.
   std::string Seal(absl::string_view name) &&;
+  size_t size() const { return bytes_.size(); }
   // The values alone, to be Bytes of another record.
   std::string Values() && { return std::move(bytes_); }
 
@@ -53,6 +54,7 @@ class RecordReader {
   // A count of things that take at least `bytes_each`; 0 where there is no room for so many.
   uint64_t Count(size_t bytes_each);
   bool empty() const { return rest_.empty(); }
+  size_t size() const { return rest_.size(); }
   // DATA_LOSS, naming the record, if a value was missing or any is left.
   absl::Status End(absl::string_view name) const;
 

@@ -115,9 +115,8 @@ absl::Status SlabWriter::AddSection(absl::string_view name, std::span<const std:
           ZSTD_compress(packed_.data(), packed_.size(), raw.data(), raw.size(), kZstdLevel);
       if (ZSTD_isError(size) == 0 && size < raw.size()) stored = std::span(packed_).first(size);
     }
-    section.blocks.push_back({.stored = stored.size(),
-                              .packed = stored.data() != raw.data(),
-                              .crc = Crc32c(0, stored)});
+    section.blocks.push_back(
+        {.stored = stored.size(), .packed = stored.data() != raw.data(), .crc = Crc32c(0, stored)});
     MNEME_RETURN_IF_ERROR(Write(stored));
   }
   sections_.push_back(std::move(section));
@@ -144,8 +143,7 @@ absl::StatusOr<int64_t> SlabWriter::Finish() {
   MNEME_RETURN_IF_ERROR(file_->Sync());
   MNEME_RETURN_IF_ERROR(files_.Rename(TemporaryPath(path_), path_));
   file_.reset();
-  MNEME_RETURN_IF_ERROR(
-      files_.SyncDirectory(std::filesystem::path(path_).parent_path().string()));
+  MNEME_RETURN_IF_ERROR(files_.SyncDirectory(std::filesystem::path(path_).parent_path().string()));
   return offset_;
 }
 
@@ -156,8 +154,8 @@ absl::Status SlabReader::Damaged(absl::string_view what) const {
 absl::Status SlabReader::ReadExactly(int64_t offset, std::span<std::byte> bytes) const {
   MNEME_ASSIGN_OR_RETURN(const size_t count, file_->Read(offset, bytes));
   if (count == bytes.size()) return absl::OkStatus();
-  return Damaged(absl::StrCat("ends at byte ", offset + static_cast<int64_t>(count),
-                              ", expected ", offset + static_cast<int64_t>(bytes.size())));
+  return Damaged(absl::StrCat("ends at byte ", offset + static_cast<int64_t>(count), ", expected ",
+                              offset + static_cast<int64_t>(bytes.size())));
 }
 
 absl::StatusOr<std::unique_ptr<SlabReader>> SlabReader::Open(FileSystem& files, std::string path) {
@@ -216,14 +214,13 @@ absl::Status SlabReader::ReadHead() {
   const uint32_t version = numbers.Fixed32();
   const size_t head_bytes = numbers.Fixed32();
   if (version > kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("snapshot ", path_, ": is of version ",
-                                                      version, ", this program reads up to ",
-                                                      kVersion));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "snapshot ", path_, ": is of version ", version, ", this program reads up to ", kVersion));
   }
   if (version == 0) return Damaged("there is no version 0");
   if (head_bytes > kMaxHeadBytes) {
-    return Damaged(absl::StrCat("a head of ", head_bytes, " bytes, expected at most ",
-                                kMaxHeadBytes));
+    return Damaged(
+        absl::StrCat("a head of ", head_bytes, " bytes, expected at most ", kMaxHeadBytes));
   }
   std::vector<std::byte> record(head_bytes);
   MNEME_RETURN_IF_ERROR(ReadExactly(static_cast<int64_t>(kPrefixBytes), record));
@@ -277,8 +274,8 @@ absl::Status SlabReader::ReadIndex(absl::string_view record, int64_t blocks_end)
   const absl::Status end = index.End(kIndexName);
   if (!end.ok()) return Damaged(end.message());
   if (offset != blocks_end) {
-    return Damaged(absl::StrCat("its blocks end at byte ", offset, ", its index begins at ",
-                                blocks_end));
+    return Damaged(
+        absl::StrCat("its blocks end at byte ", offset, ", its index begins at ", blocks_end));
   }
   return absl::OkStatus();
 }
@@ -287,13 +284,11 @@ absl::Status SlabReader::CheckIdentity(const SlabIdentity& expected) const {
   const auto check = [&](absl::string_view what, uint64_t found, uint64_t wanted) {
     if (found == wanted) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        absl::StrCat("snapshot ", path_, ": is of ", what, " ",
-                     absl::Hex(found, absl::kZeroPad16), ", this server's is ",
-                     absl::Hex(wanted, absl::kZeroPad16)));
+        absl::StrCat("snapshot ", path_, ": is of ", what, " ", absl::Hex(found, absl::kZeroPad16),
+                     ", this server's is ", absl::Hex(wanted, absl::kZeroPad16)));
   };
   MNEME_RETURN_IF_ERROR(check("model", head_.identity.model, expected.model));
-  MNEME_RETURN_IF_ERROR(
-      check("state format", head_.identity.state_format, expected.state_format));
+  MNEME_RETURN_IF_ERROR(check("state format", head_.identity.state_format, expected.state_format));
   return check("adapter", head_.identity.adapter, expected.adapter);
 }
 

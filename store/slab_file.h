@@ -8,14 +8,15 @@
 //   tail    := index_length:fixed32 file_crc:fixed32 "SLABMNEM"
 //
 // Records and numbers are those of record.h. Blocks lie one behind another in the index's order, so
-// their offsets follow from their lengths. crc is of a block's stored bytes, file_crc of all bytes of
-// the file before it; both are CRC-32C. packed is 1 where zstd made the block shorter, 0 elsewhere.
-// kind is 0: all of a section's bytes are in this file. Kind 1 is kept for sections that begin with those of an earlier file, as
-// fields that only grow would have them; nothing writes it, and readers refuse it like all others.
+// their offsets follow from their lengths. crc is of a block's stored bytes, file_crc of all bytes
+// of the file before it; both are CRC-32C. packed is 1 where zstd made the block shorter, 0
+// elsewhere. kind is 0: all of a section's bytes are in this file. Kind 1 is kept for sections that
+// begin with those of an earlier file, as fields that only grow would have them; nothing writes it,
+// and readers refuse it like all others.
 //
-// Versions. A reader refuses a version above its own, and reads all below: what version 1 says about
-// a byte holds as long as there are files of version 1. Whatever changes what a reader must know
-// (a field, a kind, a codec) is a new version, and one more file in tests/store/fixtures.
+// Versions. A reader refuses a version above its own, and reads all below: what version 1 says
+// about a byte holds as long as there are files of version 1. Whatever changes what a reader must
+// know (a field, a kind, a codec) is a new version, and one more file in tests/store/fixtures.
 #pragma once
 
 #include <cstddef>
@@ -66,8 +67,8 @@ class SlabWriter {
   // Removes what was not finished.
   ~SlabWriter();
 
-  // One more section; its name is new in this file. With `compress`, blocks are stored by zstd where
-  // that makes them shorter.
+  // One more section; its name is new in this file. With `compress`, blocks are stored by zstd
+  // where that makes them shorter.
   absl::Status AddSection(absl::string_view name, std::span<const std::byte> bytes, bool compress);
   // Returns the file's size. When this is OK the file is durable, under its name.
   absl::StatusOr<int64_t> Finish();
@@ -99,8 +100,8 @@ class SlabWriter {
 // two blocks and the index, whose size the file's own bounds. Used by one thread at a time.
 class SlabReader {
  public:
-  // DATA_LOSS: torn or altered, or no snapshot at all. FAILED_PRECONDITION: of a newer version. Both
-  // say what was found where, and what was expected.
+  // DATA_LOSS: torn or altered, or no snapshot at all. FAILED_PRECONDITION: of a newer version.
+  // Both say what was found where, and what was expected.
   static absl::StatusOr<std::unique_ptr<SlabReader>> Open(FileSystem& files, std::string path);
 
   const SlabHead& head() const { return head_; }

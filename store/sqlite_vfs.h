@@ -14,8 +14,8 @@ namespace mneme {
 // locking_mode is EXCLUSIVE.
 //
 // SQLite is told that writing some bytes of a sector does not harm its others (as its own VFS for
-// Unix says, too), and nothing else about the disk. A new file's entry in its folder is made durable
-// when the file is synced first.
+// Unix says, too), and nothing else about the disk. A new file's entry in its folder is made
+// durable when the file is synced first.
 class SqliteVfs {
  public:
   // Registers itself under a name of its own.
