@@ -1,6 +1,7 @@
 #include "store/catalogue.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -143,8 +144,26 @@ absl::Status Catalogue::Sweep() {
   return absl::OkStatus();
 }
 
+// What is read from the WAL may be in memory only, and stay so, if the process before this one ended
+// between a failed sync and what it does then. Written once more, the same bytes become durable.
+absl::Status Catalogue::RenewWal() {
+  const absl::StatusOr<std::unique_ptr<File>> wal =
+      files_.Open(Path(generation_) + "-wal", OpenMode::kReadWrite);
+  if (absl::IsNotFound(wal.status())) return absl::OkStatus();
+  MNEME_RETURN_IF_ERROR(wal.status());
+  std::vector<std::byte> bytes(size_t{1} << 20);
+  for (int64_t offset = 0;;) {
+    MNEME_ASSIGN_OR_RETURN(const size_t count, (*wal)->Read(offset, bytes));
+    if (count == 0) break;
+    MNEME_RETURN_IF_ERROR((*wal)->Write(offset, std::span(bytes).first(count)));
+    offset += static_cast<int64_t>(count);
+  }
+  return (*wal)->Sync();
+}
+
 absl::Status Catalogue::OpenGeneration() {
   const std::string path = Path(generation_);
+  MNEME_RETURN_IF_ERROR(RenewWal());
   MNEME_ASSIGN_OR_RETURN(database_, Database::Open(files_, path));
   MNEME_ASSIGN_OR_RETURN(const int64_t application, ReadPragma(*database_, "application_id"));
   MNEME_ASSIGN_OR_RETURN(const int64_t version, ReadPragma(*database_, "user_version"));

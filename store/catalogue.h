@@ -111,6 +111,7 @@ class Catalogue {
   std::string Path(int64_t generation) const;
   absl::Status Sweep();
   absl::Status OpenGeneration();
+  absl::Status RenewWal();
   absl::Status WriteGeneration(int64_t generation, Damage& damage);
   absl::Status CopyRows(Database& to, absl::string_view order, Damage& damage, bool& whole);
   absl::Status Prepare();

@@ -23,7 +23,7 @@ absl::Status PosixError(absl::string_view operation, absl::string_view path) {
   const int error = errno;
   const std::string what = absl::StrCat(operation, " ", path);
   const absl::Status status = absl::ErrnoToStatus(error, what);
-  return error == EIO ? absl::DataLossError(status.message()) : status;
+  return error == EIO ? absl::UnavailableError(status.message()) : status;
 }
 
 // Repeats a system call that a signal interrupted.

@@ -27,7 +27,7 @@ namespace mneme {
 
 // Errors of all methods name the operation and the path, and have errno's text and code: NOT_FOUND,
 // ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED (no space, no quota), FAILED_PRECONDITION
-// (a read-only file system), DATA_LOSS (EIO).
+// (a read-only file system), UNAVAILABLE (EIO).
 
 // An open file; closed by its destructor. Used by one thread at a time.
 class File {

@@ -44,14 +44,14 @@ class PowerLossFileSystem::OpenFile final : public File {
   absl::Status Sync(std::source_location site) override {
     files_.Announce();
     absl::MutexLock lock(&files_.mu_);
-    if (files_.fail_next_sync_.exchange(false)) {
-      inode_->doomed = true;
-      return absl::DataLossError("fdatasync: Input/output error");
+    const bool fails = files_.fail_next_sync_.exchange(false);
+    if (!fails && !files_.Synced(site)) return absl::OkStatus();
+    size_t number = 0;
+    for (const Operation& operation : inode_->pending) {
+      if (!fails || ++number % 2 == 0) Perform(inode_->durable, operation);
     }
-    if (!files_.Synced(site) || inode_->doomed) return absl::OkStatus();
-    inode_->durable = inode_->bytes;
     inode_->pending.clear();
-    return absl::OkStatus();
+    return fails ? absl::UnavailableError("fdatasync: Input/output error") : absl::OkStatus();
   }
 
  private:

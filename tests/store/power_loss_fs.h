@@ -47,8 +47,8 @@ class PowerLossFileSystem final : public FileSystem {
   std::function<void()> before_change;
   // Places that sync, as "file.cc:line:column", in the order in which they first did.
   std::vector<std::string> sync_sites() const;
-  // The next sync of a file fails, as on Linux: what it should have covered stays readable, and no later
-  // sync of this file makes it, or anything behind it, durable.
+  // The next sync of a file fails, as on Linux: all that it should have covered stays readable, but half
+  // of it never becomes durable, whatever is synced later.
   void FailNextSync() { fail_next_sync_ = true; }
   // That place's syncs do nothing, and say OK.
   void IgnoreSite(std::string site) { ignored_site_ = std::move(site); }
@@ -62,7 +62,6 @@ class PowerLossFileSystem final : public FileSystem {
     std::string bytes;
     std::string durable;
     std::vector<Operation> pending;  // from `durable` to `bytes`
-    bool doomed = false;             // a sync of it has failed
   };
   using Entries = std::map<std::string, std::shared_ptr<Inode>>;
   struct EntryChange {
