@@ -134,14 +134,16 @@ absl::Status Catalogue::Sweep() {
   }
   // A name that is seen may not be durable yet, and must be before its forerunner goes.
   MNEME_RETURN_IF_ERROR(files_.SyncDirectory(folder_));
+  bool removed = false;
   for (const std::string& name : names) {
     const int64_t generation = GenerationOf(name, rest);
     if (generation == 0 || rest == ".damaged" || rest == "-wal.damaged") continue;
     if (generation != generation_ || absl::StartsWith(rest, ".new")) {
       MNEME_RETURN_IF_ERROR(files_.Remove(absl::StrCat(folder_, "/", name)));
+      removed = true;
     }
   }
-  return absl::OkStatus();
+  return removed ? files_.SyncDirectory(folder_) : absl::OkStatus();
 }
 
 // What is read from the WAL may be in memory only, and stay so, if the process before this one ended

@@ -188,6 +188,8 @@ class SessionStore final : private CommittedSessions {
   void Run();
   void CommitBatches(std::vector<Batch> batches);
   absl::Status Mend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  void NoteRefused(const std::vector<Batch>& batches, const std::vector<absl::Status>& results)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status CheckRoom(const std::vector<Batch>& batches) const;
   absl::Status CommitOnce(const std::vector<Batch>& batches, std::vector<absl::Status>& results,
                           StagedCommit& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
@@ -209,6 +211,7 @@ class SessionStore final : private CommittedSessions {
   // Who reads or writes rows holds it; the store's thread does while it commits.
   mutable absl::Mutex disk_mu_;
   std::unique_ptr<Catalogue> catalogue_ ABSL_GUARDED_BY(disk_mu_);
+  std::vector<uint64_t> refused_snapshots_ ABSL_GUARDED_BY(disk_mu_);  // whose files are to go
   bool broken_ ABSL_GUARDED_BY(disk_mu_) = false;   // until written anew
   bool damaged_ ABSL_GUARDED_BY(disk_mu_) = false;  // broken_, and rows are missing
   absl::flat_hash_map<uint64_t, int> snapshot_users_ ABSL_GUARDED_BY(disk_mu_);  // sessions

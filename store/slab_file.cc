@@ -67,6 +67,9 @@ absl::StatusOr<SlabHead> DecodeHead(absl::string_view bytes) {
 }
 
 std::string TemporaryPath(const std::string& path) { return path + ".tmp"; }
+std::string FolderOf(const std::string& path) {
+  return std::filesystem::path(path).parent_path().string();
+}
 
 }  // namespace
 
@@ -91,7 +94,8 @@ absl::StatusOr<std::unique_ptr<SlabWriter>> SlabWriter::Create(FileSystem& files
 SlabWriter::~SlabWriter() {
   if (file_ == nullptr) return;
   file_.reset();
-  const absl::Status removed = files_.Remove(TemporaryPath(path_));
+  absl::Status removed = files_.Remove(TemporaryPath(path_));
+  if (removed.ok()) removed = files_.SyncDirectory(FolderOf(path_));
   if (!removed.ok()) LOG(WARNING) << "unfinished snapshot left behind: " << removed.message();
 }
 
@@ -143,7 +147,7 @@ absl::StatusOr<int64_t> SlabWriter::Finish() {
   MNEME_RETURN_IF_ERROR(file_->Sync());
   MNEME_RETURN_IF_ERROR(files_.Rename(TemporaryPath(path_), path_));
   file_.reset();
-  MNEME_RETURN_IF_ERROR(files_.SyncDirectory(std::filesystem::path(path_).parent_path().string()));
+  MNEME_RETURN_IF_ERROR(files_.SyncDirectory(FolderOf(path_)));
   return offset_;
 }
 

@@ -31,7 +31,7 @@ struct SqliteFile {
   OpenFile* open;
 };
 
-std::string FolderOf(const std::string& path) {
+std::string ParentOf(const std::string& path) {
   return std::filesystem::path(path).parent_path().string();
 }
 
@@ -147,7 +147,7 @@ struct SqliteVfs::Impl {
       synced = open.file->Sync();
     }
     if (synced.ok() && open.entry_unsynced) {
-      synced = Owner(file).files.SyncDirectory(FolderOf(open.path));
+      synced = Owner(file).files.SyncDirectory(ParentOf(open.path));
     }
     if (synced.ok()) {
       open.entry_unsynced = false;
@@ -169,7 +169,7 @@ struct SqliteVfs::Impl {
     Impl& impl = Of(vfs);
     absl::Status removed = impl.files.Remove(path);
     if (absl::IsNotFound(removed)) return SQLITE_IOERR_DELETE_NOENT;
-    if (removed.ok() && sync_folder != 0) removed = impl.files.SyncDirectory(FolderOf(path));
+    if (removed.ok() && sync_folder != 0) removed = impl.files.SyncDirectory(ParentOf(path));
     return removed.ok() ? SQLITE_OK : impl.Fail(removed, SQLITE_IOERR_DELETE);
   }
 

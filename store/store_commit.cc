@@ -55,6 +55,7 @@ void SessionStore::CommitBatches(std::vector<Batch> batches) {
     } else {
       std::fill(results.begin(), results.end(), committed);
     }
+    NoteRefused(batches, results);
     absl::MutexLock lock(&mu_);
     stats_.last_error = committed;
     ++(committed.ok() ? stats_.commits : stats_.failed_commits);
@@ -69,6 +70,19 @@ void SessionStore::CommitBatches(std::vector<Batch> batches) {
   if (!moved.ok()) {
     LOG(ERROR) << "the store's WAL could not be moved into its database: " << moved.message();
     broken_ = !absl::IsResourceExhausted(moved) || catalogue_->sync_failed();
+  }
+}
+
+// Their rows may still be on the disk, until a commit succeeds.
+void SessionStore::NoteRefused(const std::vector<Batch>& batches,
+                               const std::vector<absl::Status>& results) {
+  for (size_t i = 0; i < batches.size(); ++i) {
+    if (results[i].ok()) continue;
+    for (const Change& change : batches[i].changes) {
+      if (const auto* added = std::get_if<AddSnapshot>(&change)) {
+        refused_snapshots_.push_back(added->snapshot.id);
+      }
+    }
   }
 }
 
@@ -195,14 +209,17 @@ absl::Status SessionStore::Clean(const StagedCommit& group) {
       snapshot_users_.erase(snapshot);
       changed = true;
     }
-    for (const uint64_t snapshot : group.snapshots_dropped) {
+    std::vector<uint64_t> unused = group.snapshots_dropped;
+    unused.insert(unused.end(), refused_snapshots_.begin(), refused_snapshots_.end());
+    for (const uint64_t snapshot : unused) {
       const auto users = snapshot_users_.find(snapshot);
-      if (users == snapshot_users_.end() || users->second > 0) continue;
+      if (users != snapshot_users_.end() && users->second > 0) continue;
       const absl::Status removed = files_.Remove(SnapshotPath(snapshot));
       if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
-      snapshot_users_.erase(users);
+      snapshot_users_.erase(snapshot);
       changed = true;
     }
+    refused_snapshots_.clear();
     if (changed) MNEME_RETURN_IF_ERROR(files_.SyncDirectory(absl::StrCat(folder_, "/slabs")));
     return absl::OkStatus();
   };

@@ -171,10 +171,10 @@ void CrashHistory::BeforeChange() {
 
 void CrashHistory::Check(PowerLossFileSystem& image, const Oracle& oracle,
                          const std::string& what) {
-  const std::string bytes = image.AllBytes();
-  for (const std::string& secret : oracle.erased) {
-    if (absl::StrContains(bytes, secret)) {
-      return Fail(absl::StrCat(what, ": deleted bytes ", secret, " are on the disk"));
+  for (const auto& [path, bytes] : image.AllFiles()) {
+    for (const std::string& secret : oracle.erased) {
+      if (!absl::StrContains(bytes, secret)) continue;
+      return Fail(absl::StrCat(what, ": bytes of a deleted session, ", secret, ", are in ", path));
     }
   }
   StoreReport report;

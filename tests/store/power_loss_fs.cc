@@ -189,10 +189,10 @@ absl::StatusOr<int64_t> PowerLossFileSystem::FreeBytes(const std::string&) {
   return int64_t{1} << 40;
 }
 
-std::string PowerLossFileSystem::AllBytes() const {
+std::map<std::string, std::string> PowerLossFileSystem::AllFiles() const {
   absl::MutexLock lock(&mu_);
-  std::string all;
-  for (const auto& [path, inode] : entries_) absl::StrAppend(&all, path, "\n", inode->bytes, "\n");
+  std::map<std::string, std::string> all;
+  for (const auto& [path, inode] : entries_) all[path] = inode->bytes;
   return all;
 }
 

@@ -40,8 +40,8 @@ class PowerLossFileSystem final : public FileSystem {
   std::unique_ptr<PowerLossFileSystem> CrashImage(uint64_t seed) const;
   // What another process sees when this one is killed now: nothing is lost, and nothing more durable.
   std::unique_ptr<PowerLossFileSystem> KillImage() const;
-  // All bytes of all files, and the names of these.
-  std::string AllBytes() const;
+  // Bytes by path.
+  std::map<std::string, std::string> AllFiles() const;
 
   // Called before every operation that changes something, without locks held. Not for images.
   std::function<void()> before_change;
