@@ -287,7 +287,8 @@ absl::Status SessionStore::SweepSlabs(StoreReport& report) {
     MNEME_RETURN_IF_ERROR(files_.Remove(absl::StrCat(folder, "/", name)));
     ++report.orphans_removed;
   }
-  if (report.orphans_removed > 0) MNEME_RETURN_IF_ERROR(files_.SyncDirectory(folder));
+  // Whatever this removed, and the process before it, too.
+  MNEME_RETURN_IF_ERROR(files_.SyncDirectory(folder));
   absl::MutexLock lock(&mu_);
   next_id_ = std::max(next_id_, greatest + 1);
   return absl::OkStatus();
