@@ -234,8 +234,8 @@ Turn CrashHistory::MakeTurn(ExpectedSession& session) {
   for (size_t i = 0; i < count; ++i) {
     fed.tokens.push_back(static_cast<int32_t>(random_() % 50'000));
   }
-  if (random_() % 4 == 0) turn.events.push_back(RangeForgotten{0, session.fed_tokens});
-  turn.events.push_back(std::move(fed));
+  if (random_() % 4 == 0) turn.events.emplace_back(RangeForgotten{0, session.fed_tokens});
+  turn.events.emplace_back(std::move(fed));
   turn.pending_token = static_cast<int32_t>(random_() % 50'000);
   turn.facts = absl::StrCat(session.secret, " facts ", ++made_, std::string(random_() % 3 == 0 ? 900 : 0, 'f'));
   session.fed_tokens = turn.end();
