@@ -146,8 +146,9 @@ absl::Status Catalogue::Sweep() {
   return removed ? files_.SyncDirectory(folder_) : absl::OkStatus();
 }
 
-// What is read from the WAL may be in memory only, and stay so, if the process before this one ended
-// between a failed sync and what it does then. Written once more, the same bytes become durable.
+// What is read from the WAL may be in memory only, and stay so, if the process before this one
+// ended between a failed sync and what it does then. Written once more, the same bytes become
+// durable.
 absl::Status Catalogue::RenewWal() {
   const absl::StatusOr<std::unique_ptr<File>> wal =
       files_.Open(Path(generation_) + "-wal", OpenMode::kReadWrite);

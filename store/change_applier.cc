@@ -311,8 +311,9 @@ absl::Status ChangeApplier::Do(const AddTurn& change) {
                      " tokens fed, whose events lead to ", change.turn.end()));
   }
   if (durable) {
+    const int64_t before = session.log_bytes;
     MNEME_RETURN_IF_ERROR(PutTurn(session, change.turn));
-    MNEME_RETURN_IF_ERROR(CheckBytes(session, 0));
+    MNEME_RETURN_IF_ERROR(CheckBytes(session, session.log_bytes - before));
   }
   session.parked = false;
   session.fed_tokens = change.fed_tokens;

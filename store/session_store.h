@@ -212,7 +212,7 @@ class SessionStore final : private CommittedSessions {
   mutable absl::Mutex disk_mu_;
   std::unique_ptr<Catalogue> catalogue_ ABSL_GUARDED_BY(disk_mu_);
   std::vector<uint64_t> refused_snapshots_ ABSL_GUARDED_BY(disk_mu_);  // whose files are to go
-  bool broken_ ABSL_GUARDED_BY(disk_mu_) = false;   // until written anew
+  bool broken_ ABSL_GUARDED_BY(disk_mu_) = false;                      // until written anew
   bool damaged_ ABSL_GUARDED_BY(disk_mu_) = false;  // broken_, and rows are missing
   absl::flat_hash_map<uint64_t, int> snapshot_users_ ABSL_GUARDED_BY(disk_mu_);  // sessions
   std::deque<RowKey> requests_ ABSL_GUARDED_BY(disk_mu_);  // rows of kRequest, oldest first

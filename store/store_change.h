@@ -31,9 +31,9 @@ struct ChangeSession {
   // Of a session that is not durable, before it goes on from its snapshot: false.
   std::optional<bool> parked;
 };
-// A snapshot of the end of the turn before `snapshot.turn`, whose file is durable. The two newest are
-// kept, and those that checkpoints need. Of a session that is not durable: it is parked. From here on
-// the file is the store's, which removes it where the batch is refused.
+// A snapshot of the end of the turn before `snapshot.turn`, whose file is durable. The two newest
+// are kept, and those that checkpoints need. Of a session that is not durable: it is parked. From
+// here on the file is the store's, which removes it where the batch is refused.
 struct AddSnapshot {
   uint64_t session = 0;
   SnapshotRecord snapshot;

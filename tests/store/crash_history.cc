@@ -51,9 +51,8 @@ std::string DescribeRequest(const RequestRecord& request) {
 // As ExpectedSession::Describe, of a store.
 std::string DescribeStored(SessionStore& store, FileSystem& files, const SessionRecord& session,
                            const std::set<std::string>& keys) {
-  std::string text =
-      absl::StrCat(session.id, " at ", session.fed_tokens, " ",
-                   session.pending_token.value_or(-1), " ", session.facts);
+  std::string text = absl::StrCat(session.id, " at ", session.fed_tokens, " ",
+                                  session.pending_token.value_or(-1), " ", session.facts);
   const auto turns = store.ReadTurns(session.id, session.first_turn, 1000);
   if (!turns.ok()) return absl::StrCat(text, turns.status().ToString());
   for (const Turn& turn : *turns) text += DescribeTurn(turn);
@@ -237,7 +236,8 @@ Turn CrashHistory::MakeTurn(ExpectedSession& session) {
   if (random_() % 4 == 0) turn.events.emplace_back(RangeForgotten{0, session.fed_tokens});
   turn.events.emplace_back(std::move(fed));
   turn.pending_token = static_cast<int32_t>(random_() % 50'000);
-  turn.facts = absl::StrCat(session.secret, " facts ", ++made_, std::string(random_() % 3 == 0 ? 900 : 0, 'f'));
+  turn.facts = absl::StrCat(session.secret, " facts ", ++made_,
+                            std::string(random_() % 3 == 0 ? 900 : 0, 'f'));
   session.fed_tokens = turn.end();
   session.pending_token = turn.pending_token;
   session.facts = turn.facts;
@@ -333,7 +333,7 @@ void CrashHistory::Step() {
     killed_.reset();
     if (random_() % 3 == 0) kill_in_ = static_cast<int64_t>(random_() % 30);
   }
-  if (random_() % 6 == 0) disk_->FailNextSync();
+  if (random_() % 6 == 0) disk_->FailSyncAfter(static_cast<int>(random_() % 5));
   // Several at once fall into one commit.
   std::map<std::string, std::vector<Change>> proposed;
   const size_t sessions = 1 + random_() % 3;

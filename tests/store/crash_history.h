@@ -1,5 +1,5 @@
-// Random histories of a store on a disk that may lose its power at any instant, beside an oracle that
-// knows what was acknowledged.
+// Random histories of a store on a disk that may lose its power at any instant, beside an oracle
+// that knows what was acknowledged.
 #pragma once
 
 #include <cstdint>

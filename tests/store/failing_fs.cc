@@ -78,8 +78,7 @@ absl::Status FailingFileSystem::Remove(const std::string& path) {
   return files_.Remove(path);
 }
 
-absl::Status FailingFileSystem::SyncDirectory(const std::string& path,
-                                              std::source_location site) {
+absl::Status FailingFileSystem::SyncDirectory(const std::string& path, std::source_location site) {
   MNEME_RETURN_IF_ERROR(Count(Kind::kSyncDirectory));
   return files_.SyncDirectory(path, site);
 }

@@ -1,8 +1,8 @@
 // A file system whose n-th operation of a kind fails, once or from then on.
 #pragma once
 
-#include <cstdint>
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <source_location>
@@ -24,8 +24,8 @@ class FailingFileSystem final : public FileSystem {
 
   explicit FailingFileSystem(FileSystem& files) : files_(files) {}
 
-  // Operation `number` of a kind, from 0 and counted from now, returns `error`; so do `more` of this
-  // kind behind it. A write that fails has written the first half of its bytes.
+  // Operation `number` of a kind, from 0 and counted from now, returns `error`; so do `more` of
+  // this kind behind it. A write that fails has written the first half of its bytes.
   void Fail(Kind kind, int64_t number, absl::Status error, int64_t more = 0);
   // Operations of a kind since the last Fail.
   int64_t count(Kind kind) const;

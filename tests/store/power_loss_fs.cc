@@ -44,7 +44,7 @@ class PowerLossFileSystem::OpenFile final : public File {
   absl::Status Sync(std::source_location site) override {
     files_.Announce();
     absl::MutexLock lock(&files_.mu_);
-    const bool fails = files_.fail_next_sync_.exchange(false);
+    const bool fails = files_.syncs_until_failure_-- == 0;
     if (!fails && !files_.Synced(site)) return absl::OkStatus();
     size_t number = 0;
     for (const Operation& operation : inode_->pending) {
@@ -88,9 +88,8 @@ void PowerLossFileSystem::Change(Entries& entries, const EntryChange& change) {
 }
 
 bool PowerLossFileSystem::Synced(const std::source_location& site) {
-  const std::string name =
-      absl::StrCat(std::filesystem::path(site.file_name()).filename().string(), ":", site.line(),
-                   ":", site.column());
+  const std::string name = absl::StrCat(std::filesystem::path(site.file_name()).filename().string(),
+                                        ":", site.line(), ":", site.column());
   if (std::find(sites_.begin(), sites_.end(), name) == sites_.end()) sites_.push_back(name);
   return name != ignored_site_;
 }
@@ -248,8 +247,9 @@ std::unique_ptr<PowerLossFileSystem> PowerLossFileSystem::CrashImage(uint64_t se
           const size_t end = static_cast<size_t>(operation.offset) + operation.bytes->size();
           copy->bytes.resize(std::max(before, end), one_in(2) ? '\0' : '\xA5');
         } else if (one_in(2)) {  // to some byte
-          Perform(copy->bytes, {operation.offset, operation.bytes->substr(
-                                                      0, random() % (operation.bytes->size() + 1))});
+          Perform(copy->bytes,
+                  {operation.offset,
+                   operation.bytes->substr(0, random() % (operation.bytes->size() + 1))});
         } else {  // in some sectors
           const absl::string_view bytes = *operation.bytes;
           for (size_t begin = 0; begin < bytes.size();) {

@@ -20,10 +20,10 @@
 
 namespace mneme {
 
-// Keeps in order what no sync has covered: of each file its writes and truncations, of each folder its new
-// files, renames and removals. A crash image has all that was synced, and of the rest any subset;
-// writes survive whole, in some of their sectors of 512 bytes, or to some byte. What a file was grown by
-// and not written reads as zeros, or as rubbish.
+// Keeps in order what no sync has covered: of each file its writes and truncations, of each folder
+// its new files, renames and removals. A crash image has all that was synced, and of the rest any
+// subset; writes survive whole, in some of their sectors of 512 bytes, or to some byte. What a file
+// was grown by and not written reads as zeros, or as rubbish.
 class PowerLossFileSystem final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override;
@@ -38,7 +38,8 @@ class PowerLossFileSystem final : public FileSystem {
 
   // What may be on the disk if the power fails now; a function of the seed.
   std::unique_ptr<PowerLossFileSystem> CrashImage(uint64_t seed) const;
-  // What another process sees when this one is killed now: nothing is lost, and nothing more durable.
+  // What another process sees when this one is killed now: nothing is lost, and nothing more
+  // durable.
   std::unique_ptr<PowerLossFileSystem> KillImage() const;
   // Bytes by path.
   std::map<std::string, std::string> AllFiles() const;
@@ -47,16 +48,16 @@ class PowerLossFileSystem final : public FileSystem {
   std::function<void()> before_change;
   // Places that sync, as "file.cc:line:column", in the order in which they first did.
   std::vector<std::string> sync_sites() const;
-  // The next sync of a file fails, as on Linux: all that it should have covered stays readable, but half
-  // of it never becomes durable, whatever is synced later.
-  void FailNextSync() { fail_next_sync_ = true; }
+  // A sync of a file fails, after `others` that do not, as on Linux: all that it should have
+  // covered stays readable, but half of it never becomes durable, whatever is synced later.
+  void FailSyncAfter(int others) { syncs_until_failure_ = others; }
   // That place's syncs do nothing, and say OK.
   void IgnoreSite(std::string site) { ignored_site_ = std::move(site); }
 
  private:
   struct Operation {
-    int64_t offset = 0;                     // or the size, of a truncation
-    std::optional<std::string> bytes;       // nothing: a truncation
+    int64_t offset = 0;                // or the size, of a truncation
+    std::optional<std::string> bytes;  // nothing: a truncation
   };
   struct Inode {
     std::string bytes;
@@ -80,7 +81,7 @@ class PowerLossFileSystem final : public FileSystem {
   }
 
   std::string ignored_site_;
-  std::atomic<bool> fail_next_sync_ = false;
+  std::atomic<int> syncs_until_failure_ = -1;
   mutable absl::Mutex mu_;
   std::vector<std::string> sites_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> folders_ ABSL_GUARDED_BY(mu_);  // durable at once

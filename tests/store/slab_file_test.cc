@@ -130,9 +130,9 @@ TEST(SlabFileTest, RefusesANewerVersionByNumber) {
   std::string bytes = ReadFile(files, kPath);
   bytes[8] = 2;
   WriteFile(files, kPath, bytes);
-  EXPECT_THAT(SlabReader::Open(files, kPath).status(),
-              Fails(absl::StatusCode::kFailedPrecondition,
-                    "is of version 2, this program reads up to 1"));
+  EXPECT_THAT(
+      SlabReader::Open(files, kPath).status(),
+      Fails(absl::StatusCode::kFailedPrecondition, "is of version 2, this program reads up to 1"));
 }
 
 TEST(SlabFileTest, LeavesNothingBehindWhateverFails) {

@@ -41,7 +41,8 @@ class StoreFolder {
 
 inline SessionRecord NamedSession(SessionStore& store, const std::string& name,
                                   Durability durability = Durability::kTurn) {
-  return {.id = store.NewId(), .owner = "owner", .name = name, .durability = durability, .model = 7};
+  return {
+      .id = store.NewId(), .owner = "owner", .name = name, .durability = durability, .model = 7};
 }
 
 inline Turn TokenTurn(int64_t begin, std::vector<int32_t> tokens) {
