@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kApplicationId = 0x4D6E656D;  // "Mnem"
 constexpr int64_t kFormatVersion = 1;
+constexpr size_t kMaxRowBytes = size_t{64} << 20;
 constexpr absl::string_view kPrefix = "catalogue.";
 constexpr absl::string_view kSuffix = ".db";
 constexpr absl::string_view kColumns = "SELECT kind, session, key, record FROM rows ";
@@ -196,6 +197,10 @@ absl::Status Catalogue::Prepare() {
 }
 
 absl::Status Catalogue::Put(const RowKey& row, RecordWriter values) {
+  if (values.size() + row.key.size() > kMaxRowBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(row.Name(), ": takes ", values.size(),
+                                                   " bytes, a row has room for ", kMaxRowBytes));
+  }
   return BindKey(statements_->put, row).BindBlob(4, std::move(values).Seal(row.Name())).Run();
 }
 

@@ -82,6 +82,7 @@ class Catalogue {
   absl::Status EndPart() { return database_->Execute("RELEASE part"); }
   absl::Status TakePartBack() { return database_->Execute("ROLLBACK TO part; RELEASE part"); }
 
+  // INVALID_ARGUMENT beyond 64 MiB.
   absl::Status Put(const RowKey& row, RecordWriter values);
   // Nothing where there is no such row. What is returned is without its checksum.
   absl::StatusOr<std::optional<std::string>> Get(const RowKey& row);

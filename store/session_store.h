@@ -1,31 +1,31 @@
 // Sessions that outlive the process: their log, their snapshots, and what was promised about them.
 //
-//   FOLDER/lock                who uses the folder
-//   FOLDER/catalogue.*.db      catalogue.h: sessions, logs, requests, checkpoints, which snapshots
-//   there are FOLDER/slabs/<id>.slab     slab_file.h: snapshots; the id is a number, names are
-//   never paths
+//   FOLDER/lock               says who uses the folder
+//   FOLDER/catalogue.*.db     catalogue.h: sessions, logs, requests, checkpoints, lists of
+//   snapshots FOLDER/slabs/<id>.slab    slab_file.h: snapshots; ids are numbers, names are never
+//   paths
 //
-// The promise. A batch whose callback has been called with OK is whole on the disk, and stays so
-// after kill -9 and power loss at any instant. One whose callback was not called, or was called
-// with an error, is whole or absent: never a part of it. That is as much as the disk keeps what it
-// acknowledged when it was synced.
+// The promise. A batch whose callback was called with OK is whole on the disk, and stays so after
+// kill -9 and power loss at any instant. One whose callback was not called is, after a crash, whole
+// or absent, never there in part; so is one that UNAVAILABLE was said of, which is absent until
+// then. All this holds as far as the disk keeps what it has acknowledged as synced.
 //
-//   - After a failed sync nothing is acknowledged until the whole catalogue was written anew, to
-//   other
-//     blocks (file_system.h says why). A full disk refuses batches, and they succeed again once
-//     there is room.
-//   - What is damaged is found by checksums, set aside under <name>.damaged, and named in
-//   StoreReport.
-//     A session falls back to its newest whole snapshot and the log behind it, or is kLost.
-//     Others are untouched.
-//   - Deletion erases: rows and WAL are overwritten or cut, snapshots are removed, and both is on
-//   the
-//     disk, before the callback. What the disk's own blocks keep is the file system's matter, as is
-//     encryption. Files are for their owner alone.
+// Failures. After a failed sync nothing is acknowledged until the whole catalogue was written anew,
+// to other blocks (file_system.h says why). A full disk refuses batches; they succeed again once
+// there is room.
 //
-// What crashes leave is in one order only: a snapshot is durable before the row that names it is,
-// and its row is gone for good before its file is. So a file without a row is rubbish, which
-// opening removes, and a row without a file is damage.
+// Damage is found by checksums, set aside as <name>.damaged, and named in StoreReport or the log. A
+// session of which something is missing falls back to the last state that its snapshots and turns
+// lead to, or is kLost. Others are untouched. The WAL's last commit is the exception: altered bytes
+// there look like a commit that the power loss cut off.
+//
+// Deletion erases: rows are overwritten, the WAL is cut, snapshots are removed, and all of that is
+// on the disk before the callback. What a disk keeps in blocks that the file system has given up is
+// that file system's matter, as is encryption. Files are for their owner alone.
+//
+// Order. A snapshot is durable before the row that names it, and its row is gone for good before
+// its file is. So a file without a row is rubbish, which opening removes, and a row without a file
+// is damage.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
 // From files to sessions, at the start and after damage.
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -40,6 +41,8 @@ void StoreReport::Log() const {
 absl::Status SessionStore::Start(StoreReport& report) {
   absl::MutexLock disk(&disk_mu_);
   MNEME_RETURN_IF_ERROR(files_.CreateDirectory(folder_));
+  const std::string parent = std::filesystem::path(folder_).parent_path().string();
+  MNEME_RETURN_IF_ERROR(files_.SyncDirectory(parent.empty() ? "." : parent));
   MNEME_ASSIGN_OR_RETURN(lock_, files_.Lock(folder_ + "/lock"));
   MNEME_RETURN_IF_ERROR(files_.CreateDirectory(folder_ + "/slabs"));
   Catalogue::Damage damage;

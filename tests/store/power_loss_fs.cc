@@ -118,8 +118,9 @@ absl::StatusOr<std::unique_ptr<File>> PowerLossFileSystem::Open(const std::strin
 }
 
 absl::Status PowerLossFileSystem::CreateDirectory(const std::string& path) {
+  Announce();
   absl::MutexLock lock(&mu_);
-  folders_.insert(path);
+  if (folders_.insert(path).second) pending_folders_.insert(path);
   return absl::OkStatus();
 }
 
@@ -149,6 +150,7 @@ absl::Status PowerLossFileSystem::SyncDirectory(const std::string& path,
   Announce();
   absl::MutexLock lock(&mu_);
   if (!Synced(site)) return absl::OkStatus();
+  std::erase_if(pending_folders_, [&](const std::string& one) { return FolderOf(one) == path; });
   std::vector<EntryChange> left;
   for (EntryChange& change : pending_) {
     if (FolderOf(change.path) == path) {
@@ -211,6 +213,7 @@ std::unique_ptr<PowerLossFileSystem> PowerLossFileSystem::KillImage() const {
     image->pending_.push_back({change.path, copy_of(change.inode), change.renamed_from});
   }
   image->folders_ = folders_;
+  image->pending_folders_ = pending_folders_;
   image->ignored_site_ = ignored_site_;
   return image;
 }
@@ -230,6 +233,12 @@ std::unique_ptr<PowerLossFileSystem> PowerLossFileSystem::CrashImage(uint64_t se
   }
   std::map<const Inode*, std::shared_ptr<Inode>> copies;
   absl::MutexLock image_lock(&image->mu_);
+  image->folders_ = folders_;
+  for (const std::string& folder : pending_folders_) {
+    if (survives()) continue;
+    std::erase_if(image->folders_, [&](const std::string& one) { return one.starts_with(folder); });
+    std::erase_if(entries, [&](const auto& one) { return one.first.starts_with(folder + "/"); });
+  }
   for (const auto& [path, inode] : entries) {
     std::shared_ptr<Inode>& copy = copies[inode.get()];
     if (copy == nullptr) {
@@ -268,7 +277,6 @@ std::unique_ptr<PowerLossFileSystem> PowerLossFileSystem::CrashImage(uint64_t se
     image->entries_[path] = copy;
   }
   image->durable_ = image->entries_;
-  image->folders_ = folders_;
   return image;
 }
 

@@ -84,7 +84,8 @@ class PowerLossFileSystem final : public FileSystem {
   std::atomic<int> syncs_until_failure_ = -1;
   mutable absl::Mutex mu_;
   std::vector<std::string> sites_ ABSL_GUARDED_BY(mu_);
-  std::set<std::string> folders_ ABSL_GUARDED_BY(mu_);  // durable at once
+  std::set<std::string> folders_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> pending_folders_ ABSL_GUARDED_BY(mu_);  // of these
   Entries entries_ ABSL_GUARDED_BY(mu_);
   Entries durable_ ABSL_GUARDED_BY(mu_);
   std::vector<EntryChange> pending_ ABSL_GUARDED_BY(mu_);

@@ -381,6 +381,17 @@ TEST_F(SessionStoreTest, OwnersHaveLimits) {
               Fails(absl::StatusCode::kAlreadyExists, "there is a session a already"));
 }
 
+TEST_F(SessionStoreTest, AHugeTurnIsRefusedAndNobodyElse) {
+  Open();
+  const SessionRecord a = Create("a");
+  AddTurn huge = TurnOf(a.id, TokenTurn(0, {1}));
+  huge.request = RequestRecord{.key = "key", .reply = std::string(size_t{65} << 20, 'x')};
+  EXPECT_THAT(store_->Apply({huge}),
+              Fails(absl::StatusCode::kInvalidArgument, "a row has room for"));
+  EXPECT_EQ(store_->stats().written_anew, 0);
+  Feed(a, {1});
+}
+
 TEST_F(SessionStoreTest, OldRequestsAreForgotten) {
   options_.requests_kept = 3;
   Open();
