@@ -1,7 +1,7 @@
 // The store's rows: an ordered map, in one table of one SQLite database, whose rows have checksums.
 //
-//   FOLDER/catalogue.<generation>.db      the highest generation counts; -wal beside it belongs to
-//   it FOLDER/catalogue.<generation>.db.new  one that is being written, and is nobody's yet
+//   FOLDER/catalogue.<generation>.db      the highest counts; -wal beside it belongs to it
+//   FOLDER/catalogue.<generation>.db.new  is being written, and nobody's yet
 //
 //   rows (kind, session, key) -> record   of record.h, named by its kind, session and key
 //

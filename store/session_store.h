@@ -1,9 +1,8 @@
 // Sessions that outlive the process: their log, their snapshots, and what was promised about them.
 //
 //   FOLDER/lock               says who uses the folder
-//   FOLDER/catalogue.*.db     catalogue.h: sessions, logs, requests, checkpoints, lists of
-//   snapshots FOLDER/slabs/<id>.slab    slab_file.h: snapshots; ids are numbers, names are never
-//   paths
+//   FOLDER/catalogue.*.db     catalogue.h: sessions, logs, requests, lists of snapshots
+//   FOLDER/slabs/<id>.slab    slab_file.h: snapshots, whose ids are numbers
 //
 // The promise. A batch whose callback was called with OK is whole on the disk, and stays so after
 // kill -9 and power loss at any instant. One whose callback was not called is, after a crash, whole
@@ -16,8 +15,9 @@
 //
 // Damage is found by checksums, set aside as <name>.damaged, and named in StoreReport or the log. A
 // session of which something is missing falls back to the last state that its snapshots and turns
-// lead to, or is kLost. Others are untouched. The WAL's last commit is the exception: altered bytes
-// there look like a commit that the power loss cut off.
+// lead to, or is kLost. Others are untouched. The exception are bytes of the WAL that change while
+// no server runs: SQLite takes them for the place where a power loss cut it off, and nobody misses
+// the commits behind them. Opening empties the WAL, and Options::wal_pages bounds it.
 //
 // Deletion erases: rows are overwritten, the WAL is cut, snapshots are removed, and all of that is
 // on the disk before the callback. What a disk keeps in blocks that the file system has given up is

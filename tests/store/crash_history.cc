@@ -309,7 +309,7 @@ std::vector<Change> CrashHistory::Propose(const std::string& name, const State& 
     std::erase_if(session.requests,
                   [&](const auto& one) { return one.second.position > position; });
     return {RewindSession{session.id, position, facts}};
-  } else if (dice == 5 || dice == 6) {
+  } else if (dice >= 5 && dice <= 7) {
     const uint64_t id = session.id;
     after.reset();
     return {DeleteSession{id}};
@@ -333,7 +333,7 @@ void CrashHistory::Step() {
     killed_.reset();
     if (random_() % 3 == 0) kill_in_ = static_cast<int64_t>(random_() % 30);
   }
-  if (random_() % 6 == 0) disk_->FailSyncAfter(static_cast<int>(random_() % 5));
+  if (random_() % 3 == 0) disk_->FailSyncAfter(static_cast<int>(random_() % 4));
   // Several at once fall into one commit.
   std::map<std::string, std::vector<Change>> proposed;
   const size_t sessions = 1 + random_() % 3;

@@ -22,6 +22,7 @@ TEST(EverySyncTest, IsNeeded) {
     uint64_t seed = 1;
     while (seed <= kSeeds && CrashHistory::Run(seed, kSteps, site).violation.empty()) ++seed;
     EXPECT_LE(seed, kSeeds) << "nothing is lost without the sync at " << site;
+    std::fflush(stdout);
     std::printf("%s: seed %d\n", site.c_str(), static_cast<int>(seed));
   }
 }
