@@ -268,6 +268,56 @@ TEST_F(SessionStoreTest, ACatalogueThatIsNoneLeavesSnapshotsAndDoubt) {
   EXPECT_FALSE(store_->names_in_doubt());
 }
 
+TEST_F(SessionStoreTest, APageOfRubbishTakesFewSessionsWithIt) {
+  Open();
+  constexpr int kSessions = 300;
+  for (int i = 0; i < kSessions; ++i) Create(absl::StrCat("session ", i));
+  for (const SessionRecord& one : store_->List(std::nullopt, "", {}, kSessions)) Feed(one, {1, 2});
+  Open();
+  store_.reset();
+  const size_t pages = disk_.AllFiles().at("/store/catalogue.1.db").size() / 4096;
+  ASSERT_GT(pages, 10u);
+  for (size_t page = 2; page < pages; ++page) {
+    PowerLossFileSystem copy;
+    ASSERT_TRUE(copy.CreateDirectory("/store").ok());
+    std::string bytes = disk_.AllFiles().at("/store/catalogue.1.db");
+    bytes.replace(page * 4096, 4096, std::string(4096, '#'));
+    const auto file = copy.Open("/store/catalogue.1.db", OpenMode::kCreate);
+    ASSERT_TRUE((*file)->Write(0, std::as_bytes(std::span(bytes))).ok());
+    StoreReport report;
+    const auto store = SessionStore::Open(copy, kFolder, options_, report);
+    ASSERT_TRUE(store.ok()) << page << store.status();
+    // What opening has not read is found when it is, and mended by the next commit.
+    for (const SessionRecord& one : (*store)->List(std::nullopt, "", {}, kSessions)) {
+      (void)(*store)->ReadTurns(one.id, 0, 10);
+    }
+    EXPECT_TRUE((*store)->Apply({CreateSession{NamedSession(**store, "new")}}).ok());
+    int whole = 0;
+    for (const SessionRecord& one : (*store)->List(std::nullopt, "session", {}, kSessions)) {
+      if (one.status == SessionStatus::kLost) continue;
+      EXPECT_EQ((*store)->ReadTurns(one.id, 0, 10)->size(), 1u);
+      EXPECT_EQ(one.fed_tokens, 2);
+      ++whole;
+    }
+    EXPECT_GT(whole, kSessions / 2) << page;
+    EXPECT_TRUE(whole == kSessions || copy.AllFiles().contains("/store/catalogue.1.db.damaged"));
+    if ((*store)->List(std::nullopt, "session", {}, kSessions).size() < kSessions) {
+      EXPECT_TRUE((*store)->names_in_doubt()) << page;
+    }
+  }
+}
+
+TEST_F(SessionStoreTest, ANewerStoreIsLeftAlone) {
+  Open();
+  store_.reset();
+  ASSERT_TRUE(
+      (*Database::Open(disk_, "/store/catalogue.1.db"))->Execute("PRAGMA user_version = 2").ok());
+  EXPECT_THAT(
+      SessionStore::Open(files_, kFolder, options_, report_).status(),
+      Fails(absl::StatusCode::kFailedPrecondition, "is of version 2, this program reads up to 1"));
+  EXPECT_TRUE(disk_.AllFiles().contains("/store/catalogue.1.db"));
+}
+
 TEST_F(SessionStoreTest, ADamagedSnapshotIsSetAside) {
   Open();
   const SessionRecord a = Create("a");
