@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "store/wal_check.h"
 
 namespace mneme {
 namespace {
@@ -115,10 +116,16 @@ absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, st
     MNEME_RETURN_IF_ERROR(catalogue->WriteAnew(damage));
     return catalogue;
   }
-  const absl::Status opened = catalogue->OpenGeneration();
+  const absl::Status wal = CheckWal(files, catalogue->Path(catalogue->generation_) + "-wal");
+  if (!wal.ok() && !absl::IsDataLoss(wal)) return wal;
+  absl::Status opened = catalogue->OpenGeneration();
+  if (opened.ok() && !wal.ok()) {
+    damage.sessions_unreadable = true;
+    opened = wal;
+  }
   if (absl::IsDataLoss(opened)) {
     LOG(ERROR) << "catalogue is damaged and will be written anew: " << opened.message();
-    MNEME_RETURN_IF_ERROR(catalogue->WriteAnew(damage));
+    MNEME_RETURN_IF_ERROR(catalogue->WriteAnew(damage, opened));
   } else if (!opened.ok()) {
     return opened;
   }
@@ -257,9 +264,10 @@ absl::Status Catalogue::Checkpoint(bool erase, int64_t pages) {
   return database_->Checkpoint(erase);
 }
 
-absl::Status Catalogue::WriteAnew(Damage& damage) {
+absl::Status Catalogue::WriteAnew(Damage& damage, const absl::Status& known) {
   const int64_t last = generation_;
   const size_t damaged_rows = damage.rows.size();
+  if (!known.ok()) damage.rows.push_back(known);
   const bool readable = database_ != nullptr && statements_ != nullptr;
   if (last > 0 && !readable) {
     damage.rows.push_back(

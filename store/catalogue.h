@@ -100,7 +100,8 @@ class Catalogue {
   absl::Status Checkpoint(bool erase, int64_t pages = 0);
 
   // Outside a transaction; see above. After an error nothing may be promised until it has been OK.
-  absl::Status WriteAnew(Damage& damage);
+  // `known`: damage that was found already.
+  absl::Status WriteAnew(Damage& damage, const absl::Status& known = absl::OkStatus());
 
   // The last error of the disk's, or of the database's being damaged, since it was cleared.
   const absl::Status& failure() const { return database_->failure(); }

@@ -15,9 +15,9 @@
 //
 // Damage is found by checksums, set aside as <name>.damaged, and named in StoreReport or the log. A
 // session of which something is missing falls back to the last state that its snapshots and turns
-// lead to, or is kLost. Others are untouched. The exception are bytes of the WAL that change while
-// no server runs: SQLite takes them for the place where a power loss cut it off, and nobody misses
-// the commits behind them. Opening empties the WAL, and Options::wal_pages bounds it.
+// lead to, or is kLost. Others are untouched. Where bytes of the WAL have changed, the commits from
+// there on are lost, and names are in doubt; where they are the last commit's, nobody can tell that
+// from a power loss (wal_check.h).
 //
 // Deletion erases: rows are overwritten, the WAL is cut, snapshots are removed, and all of that is
 // on the disk before the callback. What a disk keeps in blocks that the file system has given up is

@@ -268,6 +268,40 @@ TEST_F(SessionStoreTest, ACatalogueThatIsNoneLeavesSnapshotsAndDoubt) {
   EXPECT_FALSE(store_->names_in_doubt());
 }
 
+TEST_F(SessionStoreTest, AnAlteredWalIsNoPowerLoss) {
+  Open();
+  const SessionRecord a = Create("a");
+  for (int i = 0; i < 4; ++i) {
+    Turn turn = TokenTurn(i, {1});
+    turn.facts = absl::StrCat("facts of turn ", i);
+    ASSERT_TRUE(store_->Apply({TurnOf(a.id, turn)}).ok());
+  }
+  store_.reset();
+  const std::string path = "/store/catalogue.1.db-wal";
+  const std::string wal = disk_.AllFiles().at(path);
+  for (int damaged = 0; damaged < 4; ++damaged) {
+    SCOPED_TRACE(damaged);
+    PowerLossFileSystem copy;
+    ASSERT_TRUE(copy.CreateDirectory("/store").ok());
+    for (const auto& [name, bytes] : disk_.AllFiles()) {
+      std::string altered = bytes;
+      if (name == path) altered[bytes.find(absl::StrCat("facts of turn ", damaged))] = '#';
+      const auto file = copy.Open(name, OpenMode::kCreate);
+      ASSERT_TRUE((*file)->Write(0, std::as_bytes(std::span(altered))).ok());
+    }
+    StoreReport report;
+    const auto store = SessionStore::Open(copy, kFolder, options_, report);
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_EQ((*store)->Find(a.id)->turns, damaged);
+    const bool last = damaged == 3;  // as if the power had failed in it
+    EXPECT_EQ((*store)->names_in_doubt(), !last);
+    ASSERT_EQ(report.damage.size(), last ? 0u : 1u);
+    if (last) continue;
+    EXPECT_THAT(report.damage[0], Fails(absl::StatusCode::kDataLoss, "commits behind it are lost"));
+    EXPECT_EQ(report.set_aside[0], path + ".damaged");
+  }
+}
+
 TEST_F(SessionStoreTest, APageOfRubbishTakesFewSessionsWithIt) {
   Open();
   constexpr int kSessions = 300;
