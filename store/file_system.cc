@@ -93,7 +93,7 @@ class PosixFile final : public File {
   }
 
   // Not repeated where it fails: see the header.
-  absl::Status Sync(std::source_location) override {
+  absl::Status Sync(SyncSite) override {
     if (fdatasync(fd_.get()) != 0) return PosixError("fdatasync", path_);
     return absl::OkStatus();
   }
@@ -155,7 +155,7 @@ absl::Status PosixFileSystem::Remove(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status PosixFileSystem::SyncDirectory(const std::string& path, std::source_location) {
+absl::Status PosixFileSystem::SyncDirectory(const std::string& path, SyncSite) {
   const Descriptor fd(
       Retried([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (fd.get() < 0) return PosixError("open folder", path);

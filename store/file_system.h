@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <source_location>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +28,16 @@ namespace mneme {
 // ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED (no space, no quota), FAILED_PRECONDITION
 // (a read-only file system), UNAVAILABLE (EIO).
 
+// Where a sync is called: tests tell these places apart, and leave out one of them.
+struct SyncSite {
+  const char* file;
+  int line;
+
+  static constexpr SyncSite Here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
 // An open file; closed by its destructor. Used by one thread at a time.
 class File {
  public:
@@ -40,8 +49,7 @@ class File {
   virtual absl::Status Write(int64_t offset, std::span<const std::byte> bytes) = 0;
   virtual absl::StatusOr<int64_t> Size() = 0;
   virtual absl::Status Truncate(int64_t size) = 0;
-  // `site` tells places that call it apart, for tests that leave out one of them.
-  virtual absl::Status Sync(std::source_location site = std::source_location::current()) = 0;
+  virtual absl::Status Sync(SyncSite site = SyncSite::Here()) = 0;
 };
 
 enum class OpenMode {
@@ -68,8 +76,7 @@ class FileSystem {
   virtual absl::Status CreateDirectory(const std::string& path) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;
-  virtual absl::Status SyncDirectory(
-      const std::string& path, std::source_location site = std::source_location::current()) = 0;
+  virtual absl::Status SyncDirectory(const std::string& path, SyncSite site = SyncSite::Here()) = 0;
   // Names in a folder, sorted, without "." and "..".
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
   virtual absl::StatusOr<bool> Exists(const std::string& path) = 0;
@@ -85,7 +92,7 @@ class PosixFileSystem final : public FileSystem {
   absl::Status CreateDirectory(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
-  absl::Status SyncDirectory(const std::string& path, std::source_location site) override;
+  absl::Status SyncDirectory(const std::string& path, SyncSite site) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override;
   absl::StatusOr<bool> Exists(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override;

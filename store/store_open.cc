@@ -98,14 +98,15 @@ absl::Status SessionStore::LoadSessions(const Catalogue::Damage& damage, bool op
     MNEME_RETURN_IF_ERROR(catalogue_->Commit());
   }
   MNEME_RETURN_IF_ERROR(LoadRequests());
-  snapshot_users_.clear();
+  absl::flat_hash_map<uint64_t, int> users;
   uint64_t greatest = 0;
   MNEME_RETURN_IF_ERROR(catalogue_->ScanAll(
       RowKind::kSnapshot, [&](const RowKey& row, const RecordReader&) -> absl::StatusOr<bool> {
-        ++snapshot_users_[NumberOf(row.key)];
+        ++users[NumberOf(row.key)];
         greatest = std::max(greatest, NumberOf(row.key));
         return true;
       }));
+  snapshot_users_ = std::move(users);
   MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> doubt,
                          catalogue_->Get({.kind = RowKind::kDoubt}));
   absl::MutexLock lock(&mu_);

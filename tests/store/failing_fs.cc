@@ -26,7 +26,7 @@ class FailingFileSystem::OpenFile final : public File {
     MNEME_RETURN_IF_ERROR(files_.Count(Kind::kTruncate));
     return file_->Truncate(size);
   }
-  absl::Status Sync(std::source_location site) override {
+  absl::Status Sync(SyncSite site) override {
     MNEME_RETURN_IF_ERROR(files_.Count(Kind::kSync));
     return file_->Sync(site);
   }
@@ -78,7 +78,7 @@ absl::Status FailingFileSystem::Remove(const std::string& path) {
   return files_.Remove(path);
 }
 
-absl::Status FailingFileSystem::SyncDirectory(const std::string& path, std::source_location site) {
+absl::Status FailingFileSystem::SyncDirectory(const std::string& path, SyncSite site) {
   MNEME_RETURN_IF_ERROR(Count(Kind::kSyncDirectory));
   return files_.SyncDirectory(path, site);
 }

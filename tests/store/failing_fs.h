@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,7 +34,7 @@ class FailingFileSystem final : public FileSystem {
   absl::Status CreateDirectory(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
-  absl::Status SyncDirectory(const std::string& path, std::source_location site) override;
+  absl::Status SyncDirectory(const std::string& path, SyncSite site) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override;
   absl::StatusOr<bool> Exists(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override;

@@ -41,7 +41,7 @@ class PowerLossFileSystem::OpenFile final : public File {
     return static_cast<int64_t>(inode_->bytes.size());
   }
   absl::Status Truncate(int64_t size) override { return Add({size, std::nullopt}); }
-  absl::Status Sync(std::source_location site) override {
+  absl::Status Sync(SyncSite site) override {
     files_.Announce();
     absl::MutexLock lock(&files_.mu_);
     const bool fails = files_.syncs_until_failure_-- == 0;
@@ -87,9 +87,9 @@ void PowerLossFileSystem::Change(Entries& entries, const EntryChange& change) {
   }
 }
 
-bool PowerLossFileSystem::Synced(const std::source_location& site) {
-  const std::string name = absl::StrCat(std::filesystem::path(site.file_name()).filename().string(),
-                                        ":", site.line(), ":", site.column());
+bool PowerLossFileSystem::Synced(SyncSite site) {
+  const std::string name =
+      absl::StrCat(std::filesystem::path(site.file).filename().string(), ":", site.line);
   if (std::find(sites_.begin(), sites_.end(), name) == sites_.end()) sites_.push_back(name);
   return name != ignored_site_;
 }
@@ -145,8 +145,7 @@ absl::Status PowerLossFileSystem::Remove(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status PowerLossFileSystem::SyncDirectory(const std::string& path,
-                                                std::source_location site) {
+absl::Status PowerLossFileSystem::SyncDirectory(const std::string& path, SyncSite site) {
   Announce();
   absl::MutexLock lock(&mu_);
   if (!Synced(site)) return absl::OkStatus();

@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <source_location>
 #include <string>
 #include <vector>
 
@@ -30,7 +29,7 @@ class PowerLossFileSystem final : public FileSystem {
   absl::Status CreateDirectory(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
-  absl::Status SyncDirectory(const std::string& path, std::source_location site) override;
+  absl::Status SyncDirectory(const std::string& path, SyncSite site) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override;
   absl::StatusOr<bool> Exists(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
@@ -46,7 +45,7 @@ class PowerLossFileSystem final : public FileSystem {
 
   // Called before every operation that changes something, without locks held. Not for images.
   std::function<void()> before_change;
-  // Places that sync, as "file.cc:line:column", in the order in which they first did.
+  // Places that sync, as "file.cc:line", in the order in which they first did.
   std::vector<std::string> sync_sites() const;
   // A sync of a file fails, after `others` that do not, as on Linux: all that it should have
   // covered stays readable, but half of it never becomes durable, whatever is synced later.
@@ -73,7 +72,7 @@ class PowerLossFileSystem final : public FileSystem {
   class OpenFile;
 
   // Whether the sync counts.
-  bool Synced(const std::source_location& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Synced(SyncSite site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Change(Entries& entries, const EntryChange& change);
   static void Perform(std::string& bytes, const Operation& operation);
   void Announce() const {
