@@ -3,7 +3,7 @@
 # find module or a pkg-config file; the rest of the build need not know. Nothing is downloaded.
 #
 #   required   threads protobuf protoc grpc grpc_reflection grpc_cpp_plugin openssl json prometheus
-#              asio (Boost.Asio and Beast)
+#              asio (Boost.Asio and Beast) sqlite zstd
 #   tests      gtest (gmock, gtest and gtest's main)
 #   optional   sentencepiece png zlib dnnl: ask with if(TARGET mneme_deps::<name>)
 #
@@ -62,6 +62,13 @@ if("thread" IN_LIST MNEME_SANITIZE)
   # order, too.
   target_compile_definitions(mneme_deps_asio INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
 endif()
+
+# The store's catalogue, and what its snapshots are packed with. 3.40 is Debian 12's, whose WAL and
+# secure_delete the store's tests hold to account.
+find_package(SQLite3 3.40 REQUIRED)
+mneme_dependency(sqlite SQLite::SQLite3)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET GLOBAL libzstd)
+mneme_dependency(zstd PkgConfig::ZSTD)
 
 if(MNEME_TESTS)
   find_package(GTest REQUIRED)

@@ -13,6 +13,7 @@ import sys
 # Our folders, and which of them each may include.
 LAYERS = {
     "base": {"base"},
+    "store": {"store", "base"},
     "kernels": {"kernels", "base"},
     "tokenizers": {"tokenizers", "base"},
     "models": {"models", "kernels", "base"},
@@ -33,12 +34,13 @@ EXCEPTIONS = {
 
 # Third-party headers by their beginning, and the folders that may include them.
 THIRD_PARTY = [
-    (re.compile(r"^absl/"), {"base", "kernels", "tokenizers", "models", "engine", "server", "clients"}),
+    (re.compile(r"^absl/"), {"base", "store", "kernels", "tokenizers", "models", "engine", "server", "clients"}),
     (re.compile(r"^(cuda|cublas|curand|cub/|cooperative_groups|mma\.h|nv_)"), {"kernels"}),
     (re.compile(r"^sentencepiece"), {"tokenizers"}),
     (re.compile(r"^nlohmann/"), {"base", "tokenizers", "models", "server", "clients"}),
     (re.compile(r"^(grpc|grpcpp|google/)"), {"server", "clients"}),
     (re.compile(r"^openssl/"), {"server"}),
+    (re.compile(r"^(sqlite3|zstd)\.h$"), {"store"}),
     (re.compile(r"^prometheus/"), {"server"}),
     (re.compile(r"^boost/"), {"server", "clients"}),
     (re.compile(r"^(gtest|gmock)/"), set()),

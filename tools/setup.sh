@@ -13,6 +13,7 @@ packages=(
   build-essential cmake ninja-build lld pkg-config
   libabsl-dev libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler
   libssl-dev libsentencepiece-dev nlohmann-json3-dev libboost-dev prometheus-cpp-dev
+  libsqlite3-dev libzstd-dev
   libpng-dev zlib1g-dev
 )
 development=(

@@ -35,6 +35,7 @@ class CheckLayeringTest(unittest.TestCase):
         self.assert_refused("base/a.cc", '#include "kernels/tensor.h"\n', "base/ may not")
         self.assert_refused("clients/cpp/a.cc", '#include "engine/engine.h"\n', "clients/ may not")
         self.assert_refused("server/a.cc", '#include "models/model.h"\n', "server/ may not")
+        self.assert_refused("store/a.cc", '#include "engine/engine.h"\n', "store/ may not")
         self.assert_refused("engine/a.cc", '#include "mneme/v1/x.pb.h"\n', "engine/ may not")
         self.assert_accepted("engine/a.cc", '#include "models/model.h"\n#include "base/log.h"\n')
         self.assert_accepted("server/a.cc", '#include "mneme/v1/x.grpc.pb.h"\n')
@@ -45,6 +46,7 @@ class CheckLayeringTest(unittest.TestCase):
         self.assert_refused("server/a.cc", "#include <gtest/gtest.h>\n", "server/ may not")
         self.assert_refused("engine/a.cc", "#include <prometheus/registry.h>\n", "engine/ may not")
         self.assert_refused("engine/a.cc", "#include <cuda_runtime.h>\n", "engine/ may not")
+        self.assert_refused("engine/a.cc", "#include <sqlite3.h>\n", "engine/ may not")
         self.assert_accepted("models/a.cc", "#include <nlohmann/json.hpp>\n")
 
     def test_the_reference_backend_is_not_shipped(self):

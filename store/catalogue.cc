@@ -1,0 +1,362 @@
+#include "store/catalogue.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "store/wal_check.h"
+
+namespace mneme {
+namespace {
+
+constexpr int64_t kApplicationId = 0x4D6E656D;  // "Mnem"
+constexpr int64_t kFormatVersion = 1;
+constexpr size_t kMaxRowBytes = size_t{64} << 20;
+constexpr absl::string_view kPrefix = "catalogue.";
+constexpr absl::string_view kSuffix = ".db";
+constexpr absl::string_view kColumns = "SELECT kind, session, key, record FROM rows ";
+
+absl::string_view KindName(RowKind kind) {
+  switch (kind) {
+    case RowKind::kSession:
+      return "session";
+    case RowKind::kTurn:
+      return "turn";
+    case RowKind::kSnapshot:
+      return "snapshot";
+    case RowKind::kCheckpoint:
+      return "checkpoint";
+    case RowKind::kRequest:
+      return "request";
+    case RowKind::kRequestSession:
+      return "session of request";
+    case RowKind::kDoubt:
+      return "doubt";
+  }
+  return "row of unknown kind";
+}
+
+// Of "catalogue.<generation>.db<rest>": 0 where a name is of another form.
+int64_t GenerationOf(absl::string_view name, absl::string_view& rest) {
+  if (!absl::ConsumePrefix(&name, kPrefix)) return 0;
+  const size_t dot = name.find('.');
+  int64_t generation = 0;
+  if (dot == absl::string_view::npos || !absl::SimpleAtoi(name.substr(0, dot), &generation)) {
+    return 0;
+  }
+  rest = name.substr(dot);
+  return absl::ConsumePrefix(&rest, kSuffix) ? std::max<int64_t>(generation, 0) : 0;
+}
+
+RowKey KeyOf(const Statement& rows) {
+  return {.kind = static_cast<RowKind>(rows.Int(0)),
+          .session = static_cast<uint64_t>(rows.Int(1)),
+          .key = std::string(rows.Bytes(2))};
+}
+
+Statement& BindKey(Statement& statement, const RowKey& row) {
+  return statement.Bind(1, static_cast<int64_t>(row.kind))
+      .Bind(2, static_cast<int64_t>(row.session))
+      .BindBlob(3, row.key);
+}
+
+absl::StatusOr<int64_t> ReadPragma(Database& database, absl::string_view name) {
+  MNEME_ASSIGN_OR_RETURN(Statement pragma, database.Prepare(absl::StrCat("PRAGMA ", name)));
+  MNEME_ASSIGN_OR_RETURN(const bool found, pragma.Step());
+  return found ? pragma.Int(0) : 0;
+}
+
+}  // namespace
+
+std::string RowKey::Name() const {
+  const absl::string_view what = KindName(kind);
+  const bool number = kind == RowKind::kTurn || kind == RowKind::kSnapshot;
+  return absl::StrCat(what, " ", number ? absl::StrCat(NumberOf(key)) : key, " of session ",
+                      session);
+}
+
+std::string NumberKey(uint64_t number) {
+  std::string key(8, '\0');
+  for (size_t i = 0; i < 8; ++i) key[i] = static_cast<char>(number >> (56 - 8 * i));
+  return key;
+}
+
+uint64_t NumberOf(absl::string_view key) {
+  uint64_t number = 0;
+  for (const char byte : key) number = number << 8 | static_cast<unsigned char>(byte);
+  return number;
+}
+
+struct Catalogue::Statements {
+  Statement put;
+  Statement get;
+  Statement remove;
+};
+
+Catalogue::Catalogue(FileSystem& files, std::string folder)
+    : files_(files), folder_(std::move(folder)) {}
+Catalogue::~Catalogue() = default;
+
+std::string Catalogue::Path(int64_t generation) const {
+  return absl::StrCat(folder_, "/", kPrefix, generation, kSuffix);
+}
+
+absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, std::string folder,
+                                                           Damage& damage) {
+  std::unique_ptr<Catalogue> catalogue(new Catalogue(files, std::move(folder)));
+  MNEME_RETURN_IF_ERROR(catalogue->Sweep());
+  if (catalogue->generation_ == 0) {
+    MNEME_RETURN_IF_ERROR(catalogue->WriteAnew(damage));
+    return catalogue;
+  }
+  const absl::Status wal = CheckWal(files, catalogue->Path(catalogue->generation_) + "-wal");
+  if (!wal.ok() && !absl::IsDataLoss(wal)) return wal;
+  absl::Status opened = catalogue->OpenGeneration();
+  if (opened.ok() && !wal.ok()) {
+    damage.sessions_unreadable = true;
+    opened = wal;
+  }
+  if (absl::IsDataLoss(opened)) {
+    LOG(ERROR) << "catalogue is damaged and will be written anew: " << opened.message();
+    MNEME_RETURN_IF_ERROR(catalogue->WriteAnew(damage, opened));
+  } else if (!opened.ok()) {
+    return opened;
+  }
+  return catalogue;
+}
+
+// Finds the generation that counts, and removes what a crash has left of others.
+absl::Status Catalogue::Sweep() {
+  MNEME_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(folder_));
+  absl::string_view rest;
+  for (const std::string& name : names) {
+    const int64_t generation = GenerationOf(name, rest);
+    if (generation > 0 && rest.empty()) generation_ = std::max(generation_, generation);
+  }
+  // A name that is seen may not be durable yet, and must be before its forerunner goes.
+  MNEME_RETURN_IF_ERROR(files_.SyncDirectory(folder_));
+  bool removed = false;
+  for (const std::string& name : names) {
+    const int64_t generation = GenerationOf(name, rest);
+    if (generation == 0 || rest == ".damaged" || rest == "-wal.damaged") continue;
+    if (generation != generation_ || absl::StartsWith(rest, ".new")) {
+      MNEME_RETURN_IF_ERROR(files_.Remove(absl::StrCat(folder_, "/", name)));
+      removed = true;
+    }
+  }
+  return removed ? files_.SyncDirectory(folder_) : absl::OkStatus();
+}
+
+// What is read from the WAL may be in memory only, and stay so, if the process before this one
+// ended between a failed sync and what it does then. Written once more, the same bytes become
+// durable.
+absl::Status Catalogue::RenewWal() {
+  const absl::StatusOr<std::unique_ptr<File>> wal =
+      files_.Open(Path(generation_) + "-wal", OpenMode::kReadWrite);
+  if (absl::IsNotFound(wal.status())) return absl::OkStatus();
+  MNEME_RETURN_IF_ERROR(wal.status());
+  std::vector<std::byte> bytes(size_t{1} << 20);
+  for (int64_t offset = 0;;) {
+    MNEME_ASSIGN_OR_RETURN(const size_t count, (*wal)->Read(offset, bytes));
+    if (count == 0) break;
+    MNEME_RETURN_IF_ERROR((*wal)->Write(offset, std::span(bytes).first(count)));
+    offset += static_cast<int64_t>(count);
+  }
+  return (*wal)->Sync();
+}
+
+absl::Status Catalogue::OpenGeneration() {
+  const std::string path = Path(generation_);
+  MNEME_RETURN_IF_ERROR(RenewWal());
+  MNEME_ASSIGN_OR_RETURN(database_, Database::Open(files_, path));
+  MNEME_ASSIGN_OR_RETURN(const int64_t application, ReadPragma(*database_, "application_id"));
+  MNEME_ASSIGN_OR_RETURN(const int64_t version, ReadPragma(*database_, "user_version"));
+  if (application != kApplicationId) {
+    return absl::DataLossError(absl::StrCat(path, ": is no catalogue of sessions: application id ",
+                                            application, ", expected ", kApplicationId));
+  }
+  if (version > kFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ": is of version ", version, ", this program reads up to ", kFormatVersion));
+  }
+  return Prepare();
+}
+
+absl::Status Catalogue::Prepare() {
+  MNEME_ASSIGN_OR_RETURN(Statement put,
+                         database_->Prepare("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)"));
+  MNEME_ASSIGN_OR_RETURN(
+      Statement get,
+      database_->Prepare("SELECT record FROM rows WHERE kind = ? AND session = ? AND key = ?"));
+  MNEME_ASSIGN_OR_RETURN(
+      Statement remove,
+      database_->Prepare("DELETE FROM rows WHERE kind = ? AND session = ? AND key = ?"));
+  statements_ =
+      std::make_unique<Statements>(Statements{std::move(put), std::move(get), std::move(remove)});
+  return absl::OkStatus();
+}
+
+absl::Status Catalogue::Put(const RowKey& row, RecordWriter values) {
+  if (values.size() + row.key.size() > kMaxRowBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(row.Name(), ": takes ", values.size(),
+                                                   " bytes, a row has room for ", kMaxRowBytes));
+  }
+  return BindKey(statements_->put, row).BindBlob(4, std::move(values).Seal(row.Name())).Run();
+}
+
+absl::StatusOr<std::optional<std::string>> Catalogue::Get(const RowKey& row) {
+  Statement& get = BindKey(statements_->get, row);
+  const absl::Cleanup reset = [&get] { get.Reset(); };
+  MNEME_ASSIGN_OR_RETURN(const bool found, get.Step());
+  if (!found) return std::nullopt;
+  const absl::string_view record = get.Bytes(0);
+  MNEME_RETURN_IF_ERROR(RecordReader::Open(record, row.Name()).status());
+  return std::string(record.substr(0, record.size() - 4));
+}
+
+absl::Status Catalogue::Delete(const RowKey& row) {
+  return BindKey(statements_->remove, row).Run();
+}
+
+absl::Status Catalogue::DeleteAll(RowKind kind, uint64_t session) {
+  MNEME_ASSIGN_OR_RETURN(Statement remove,
+                         database_->Prepare("DELETE FROM rows WHERE kind = ? AND session = ?"));
+  return remove.Bind(1, static_cast<int64_t>(kind)).Bind(2, static_cast<int64_t>(session)).Run();
+}
+
+absl::Status Catalogue::Scan(RowKind kind, uint64_t session, absl::string_view from,
+                             const Visit& visit) {
+  MNEME_ASSIGN_OR_RETURN(
+      Statement rows, database_->Prepare(absl::StrCat(
+                          kColumns, "WHERE kind = ? AND session = ? AND key >= ? ORDER BY key")));
+  BindKey(rows, {kind, session, std::string(from)});
+  return ScanRows(rows, visit);
+}
+
+absl::Status Catalogue::ScanAll(RowKind kind, const Visit& visit) {
+  MNEME_ASSIGN_OR_RETURN(Statement rows, database_->Prepare(absl::StrCat(
+                                             kColumns, "WHERE kind = ? ORDER BY session, key")));
+  rows.Bind(1, static_cast<int64_t>(kind));
+  return ScanRows(rows, visit);
+}
+
+absl::Status Catalogue::ScanRows(Statement& rows, const Visit& visit) {
+  while (true) {
+    MNEME_ASSIGN_OR_RETURN(const bool found, rows.Step());
+    if (!found) return absl::OkStatus();
+    const RowKey row = KeyOf(rows);
+    MNEME_ASSIGN_OR_RETURN(const RecordReader values,
+                           RecordReader::Open(rows.Bytes(3), row.Name()));
+    MNEME_ASSIGN_OR_RETURN(const bool go_on, visit(row, values));
+    if (!go_on) return absl::OkStatus();
+  }
+}
+
+absl::Status Catalogue::Checkpoint(bool erase, int64_t pages) {
+  if (!erase && database_->wal_pages() <= pages) return absl::OkStatus();
+  return database_->Checkpoint(erase);
+}
+
+absl::Status Catalogue::WriteAnew(Damage& damage, const absl::Status& known) {
+  const int64_t last = generation_;
+  const size_t damaged_rows = damage.rows.size();
+  if (!known.ok()) damage.rows.push_back(known);
+  const bool readable = database_ != nullptr && statements_ != nullptr;
+  if (last > 0 && !readable) {
+    damage.rows.push_back(
+        absl::DataLossError(absl::StrCat(Path(last), ": nothing of it is readable")));
+    damage.sessions_unreadable = true;
+  }
+  MNEME_RETURN_IF_ERROR(WriteGeneration(last + 1, damage));
+  statements_.reset();
+  database_.reset();
+  generation_ = last + 1;
+  MNEME_RETURN_IF_ERROR(OpenGeneration());
+  if (last == 0) return absl::OkStatus();
+  return RemoveGeneration(last, /*set_aside=*/damage.rows.size() > damaged_rows, damage);
+}
+
+// Under its name, and durable, when this returns OK.
+absl::Status Catalogue::WriteGeneration(int64_t generation, Damage& damage) {
+  const std::string temporary = Path(generation) + ".new";
+  for (const absl::string_view suffix : {"", "-wal", "-journal"}) {
+    const absl::Status removed = files_.Remove(absl::StrCat(temporary, suffix));
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  }
+  MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Database> next, Database::Create(files_, temporary));
+  MNEME_RETURN_IF_ERROR(next->Execute(absl::StrCat(
+      "PRAGMA application_id = ", kApplicationId, "; PRAGMA user_version = ", kFormatVersion,
+      "; CREATE TABLE rows (kind INTEGER NOT NULL, session INTEGER NOT NULL, key BLOB NOT NULL,"
+      " record BLOB NOT NULL, PRIMARY KEY (kind, session, key)) WITHOUT ROWID;")));
+  MNEME_RETURN_IF_ERROR(next->Begin());
+  if (statements_ != nullptr) {
+    bool whole = true;
+    MNEME_RETURN_IF_ERROR(CopyRows(*next, "", damage, whole));
+    // From the other end, as far as the damage.
+    if (!whole) MNEME_RETURN_IF_ERROR(CopyRows(*next, "DESC", damage, whole));
+  }
+  if (damage.sessions_unreadable) {
+    const RowKey doubt = {.kind = RowKind::kDoubt};
+    MNEME_ASSIGN_OR_RETURN(Statement put,
+                           next->Prepare("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)"));
+    MNEME_RETURN_IF_ERROR(BindKey(put, doubt).BindBlob(4, RecordWriter().Seal(doubt.Name())).Run());
+  }
+  MNEME_RETURN_IF_ERROR(next->Commit());
+  MNEME_RETURN_IF_ERROR(Database::Finish(std::move(next)));
+  MNEME_RETURN_IF_ERROR(files_.Rename(temporary, Path(generation)));
+  return files_.SyncDirectory(folder_);
+}
+
+absl::Status Catalogue::CopyRows(Database& to, absl::string_view order, Damage& damage,
+                                 bool& whole) {
+  MNEME_ASSIGN_OR_RETURN(Statement put,
+                         to.Prepare("INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?)"));
+  absl::StatusOr<Statement> rows = database_->Prepare(
+      absl::StrCat(kColumns, "ORDER BY kind ", order, ", session ", order, ", key ", order));
+  RowKind last = RowKind::kSession;
+  absl::StatusOr<bool> more = rows.ok() ? absl::StatusOr<bool>(true) : rows.status();
+  while (more.ok()) {
+    more = rows->Step();
+    if (!more.ok() || !*more) break;
+    const RowKey row = KeyOf(*rows);
+    last = row.kind;
+    const absl::StatusOr<RecordReader> values = RecordReader::Open(rows->Bytes(3), row.Name());
+    if (values.ok()) {
+      MNEME_RETURN_IF_ERROR(BindKey(put, row).BindBlob(4, rows->Bytes(3)).Run());
+    } else if (order.empty()) {
+      damage.rows.push_back(values.status());
+      damage.sessions_unreadable |= row.kind == RowKind::kSession;
+    }
+  }
+  if (more.ok()) return absl::OkStatus();
+  if (!absl::IsDataLoss(more.status())) return more.status();
+  if (!order.empty()) return absl::OkStatus();
+  whole = false;
+  damage.rows.push_back(more.status());
+  damage.sessions_unreadable |= last == RowKind::kSession;
+  return absl::OkStatus();
+}
+
+absl::Status Catalogue::RemoveGeneration(int64_t generation, bool set_aside, Damage& damage) {
+  for (const absl::string_view suffix : {"-wal", ""}) {
+    const std::string path = absl::StrCat(Path(generation), suffix);
+    absl::Status gone;
+    if (set_aside) {
+      gone = files_.Rename(path, path + ".damaged");
+      if (gone.ok()) damage.set_aside.push_back(path + ".damaged");
+    } else {
+      gone = files_.Remove(path);
+    }
+    if (!gone.ok() && !absl::IsNotFound(gone)) return gone;
+  }
+  return files_.SyncDirectory(folder_);
+}
+
+}  // namespace mneme

@@ -1,0 +1,131 @@
+// The store's rows: an ordered map, in one table of one SQLite database, whose rows have checksums.
+//
+//   FOLDER/catalogue.<generation>.db      the highest counts; -wal beside it belongs to it
+//   FOLDER/catalogue.<generation>.db.new  is being written, and nobody's yet
+//
+//   rows (kind, session, key) -> record   of record.h, named by its kind, session and key
+//
+// SQLite's own schema says everything about the bytes: PRAGMA application_id is "Mnem",
+// user_version the version of this format. A newer one is refused and left alone. An older one is
+// written anew, once, in today's format: rows are read by the rules of their version, and go to the
+// next generation.
+//
+// Writing anew is also what follows a failed sync and a damaged database: every row that can be
+// read goes to the next generation, which is durable under its name before the last one is removed
+// (or set aside, as <name>.damaged, if it was damaged). So there is no moment without a whole
+// database, and no WAL that could meet another's database.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "store/database.h"
+#include "store/file_system.h"
+#include "store/record.h"
+
+namespace mneme {
+
+// Numbers are in files: a kind keeps its own.
+enum class RowKind {
+  kSession = 1,         // session; its record
+  kTurn = 2,            // session, turn
+  kSnapshot = 3,        // session, snapshot
+  kCheckpoint = 4,      // session, name
+  kRequest = 5,         // session, RequestKey
+  kRequestSession = 6,  // 0, RequestKey; which session has the request
+  kDoubt = 7,           // 0; whether rows of sessions were lost, so that names are unknown
+};
+
+struct RowKey {
+  RowKind kind;
+  uint64_t session = 0;
+  std::string key;
+
+  // As errors name it.
+  std::string Name() const;
+  friend bool operator==(const RowKey&, const RowKey&) = default;
+};
+
+// Keys that sort as their numbers do.
+std::string NumberKey(uint64_t number);
+uint64_t NumberOf(absl::string_view key);
+
+// Errors as Database says; DATA_LOSS also where a row's checksum is wrong. Used by one thread at a
+// time.
+class Catalogue {
+ public:
+  // What opening, or writing anew, could not keep.
+  struct Damage {
+    std::vector<std::string> set_aside;  // paths
+    std::vector<absl::Status> rows;      // that were dropped
+    bool sessions_unreadable = false;    // rows of kSession among those that could not be read
+  };
+
+  ~Catalogue();
+
+  // Makes a new one where there is none. A damaged one is written anew as far as it can be read.
+  static absl::StatusOr<std::unique_ptr<Catalogue>> Open(FileSystem& files, std::string folder,
+                                                         Damage& damage);
+
+  absl::Status Begin() { return database_->Begin(); }
+  absl::Status Commit() { return database_->Commit(); }
+  void Rollback() { database_->Rollback(); }
+  // A part of a transaction that can be taken back alone.
+  absl::Status BeginPart() { return database_->Execute("SAVEPOINT part"); }
+  absl::Status EndPart() { return database_->Execute("RELEASE part"); }
+  absl::Status TakePartBack() { return database_->Execute("ROLLBACK TO part; RELEASE part"); }
+
+  // INVALID_ARGUMENT beyond 64 MiB.
+  absl::Status Put(const RowKey& row, RecordWriter values);
+  // Nothing where there is no such row. What is returned is without its checksum.
+  absl::StatusOr<std::optional<std::string>> Get(const RowKey& row);
+  absl::Status Delete(const RowKey& row);
+  absl::Status DeleteAll(RowKind kind, uint64_t session);
+  // Rows of one kind and session, from a key on, in order, until `visit` returns false or an error.
+  // `visit` may not change rows.
+  using Visit = std::function<absl::StatusOr<bool>(const RowKey& row, RecordReader values)>;
+  absl::Status Scan(RowKind kind, uint64_t session, absl::string_view from, const Visit& visit);
+  // Of all sessions.
+  absl::Status ScanAll(RowKind kind, const Visit& visit);
+
+  // Moves the WAL into the database where it has grown beyond `pages`; with `erase`, always, and
+  // leaves no byte of deleted rows anywhere.
+  absl::Status Checkpoint(bool erase, int64_t pages = 0);
+
+  // Outside a transaction; see above. After an error nothing may be promised until it has been OK.
+  // `known`: damage that was found already.
+  absl::Status WriteAnew(Damage& damage, const absl::Status& known = absl::OkStatus());
+
+  // The last error of the disk's, or of the database's being damaged, since it was cleared.
+  const absl::Status& failure() const { return database_->failure(); }
+  void ClearFailure() { database_->ClearFailure(); }
+  bool sync_failed() const { return database_->sync_failed(); }
+
+ private:
+  Catalogue(FileSystem& files, std::string folder);
+  std::string Path(int64_t generation) const;
+  absl::Status Sweep();
+  absl::Status OpenGeneration();
+  absl::Status RenewWal();
+  absl::Status WriteGeneration(int64_t generation, Damage& damage);
+  absl::Status CopyRows(Database& to, absl::string_view order, Damage& damage, bool& whole);
+  absl::Status Prepare();
+  absl::Status RemoveGeneration(int64_t generation, bool set_aside, Damage& damage);
+  absl::Status ScanRows(Statement& rows, const Visit& visit);
+
+  FileSystem& files_;
+  const std::string folder_;
+  int64_t generation_ = 0;  // 0: none yet
+  std::unique_ptr<Database> database_;
+  struct Statements;
+  std::unique_ptr<Statements> statements_;  // after database_, whose they are
+};
+
+}  // namespace mneme

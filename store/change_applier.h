@@ -1,0 +1,112 @@
+// Changes to rows: the rules of what may follow what.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "store/catalogue.h"
+#include "store/session_record.h"
+#include "store/store_change.h"
+
+namespace mneme {
+
+// What a commit will have done beside rows, once it is durable.
+struct StagedCommit {
+  absl::flat_hash_map<uint64_t, std::optional<SessionRecord>> sessions;  // nothing: deleted
+  std::vector<uint64_t> snapshots_added;                                 // a user each
+  std::vector<uint64_t> snapshots_dropped;                               // likewise
+  std::vector<uint64_t> snapshots_damaged;
+  std::vector<RowKey> requests_added;  // rows of kRequest
+  std::vector<RowKey> requests_dropped;
+  bool erase = false;
+  int64_t turns = 0;
+  int64_t log_bytes = 0;
+
+  void Add(StagedCommit&& other);
+};
+
+// What was committed before.
+class CommittedSessions {
+ public:
+  virtual ~CommittedSessions() = default;
+  virtual std::optional<SessionRecord> Find(uint64_t id) const = 0;
+  virtual std::optional<SessionRecord> Find(absl::string_view owner,
+                                            absl::string_view name) const = 0;
+  virtual OwnerUsage UsageOf(const std::string& owner) const = 0;
+};
+
+// Rows of sessions, decoded; oldest first, and by name.
+absl::StatusOr<std::vector<SnapshotRecord>> SnapshotsOf(Catalogue& catalogue, uint64_t session);
+absl::StatusOr<std::vector<CheckpointRecord>> CheckpointsOf(Catalogue& catalogue, uint64_t session);
+
+// Whether a state of `position` tokens can be had from a snapshot, or from nothing, and the log.
+bool CanReach(const SessionRecord& session, const std::vector<SnapshotRecord>& snapshots,
+              int64_t position);
+
+// The changes of one batch, within a part of the catalogue's transaction that is taken back where
+// one of them fails. `group`: what batches before it in the same transaction have staged.
+// `sequence` grows from batch to batch: the age of requests.
+class ChangeApplier {
+ public:
+  ChangeApplier(Catalogue& catalogue, const CommittedSessions& committed, const StagedCommit& group,
+                const StoreLimits& limits, uint64_t sequence)
+      : catalogue_(catalogue),
+        committed_(committed),
+        group_(group),
+        limits_(limits),
+        sequence_(sequence) {}
+
+  // Errors as SessionStore::Submit says, and those of the catalogue.
+  absl::Status Apply(const Change& change);
+  StagedCommit TakeStaged() { return std::move(staged_); }
+
+ private:
+  absl::Status Do(const CreateSession& change);
+  absl::Status Do(const AddTurn& change);
+  absl::Status Do(const ChangeSession& change);
+  absl::Status Do(const AddSnapshot& change);
+  absl::Status Do(const DropDamagedSnapshot& change);
+  absl::Status Do(const AddCheckpoint& change);
+  absl::Status Do(const DropCheckpoint& change);
+  absl::Status Do(const RewindSession& change);
+  absl::Status Do(const ForkSession& change);
+  absl::Status Do(const LoseSession& change);
+  absl::Status Do(const DeleteSession& change);
+
+  // Sessions as they are after what is staged.
+  std::optional<SessionRecord> Find(uint64_t id) const;
+  absl::StatusOr<SessionRecord> FindAny(uint64_t id) const;
+  absl::StatusOr<SessionRecord> FindLive(uint64_t id) const;
+  absl::Status CheckNew(const SessionRecord& session) const;
+  absl::Status CheckBytes(const SessionRecord& session, int64_t more) const;
+  OwnerUsage UsageOf(const std::string& owner) const;
+
+  absl::Status PutSession(SessionRecord session);
+  absl::Status PutTurn(SessionRecord& session, const Turn& turn);
+  absl::Status PutRequest(const SessionRecord& session, const RequestRecord& request);
+  absl::Status PutSnapshot(SessionRecord& session, const SnapshotRecord& snapshot);
+  absl::Status DropSnapshot(SessionRecord& session, const SnapshotRecord& snapshot);
+  absl::Status DropRequests(uint64_t session, int64_t beyond_position);
+  // Turns [begin, end) of the log.
+  absl::Status DropTurns(SessionRecord& session, int64_t begin, int64_t end);
+  absl::StatusOr<std::vector<Turn>> Turns(const SessionRecord& session);
+  // Snapshots that nobody needs, and what of a long log is behind the others.
+  absl::Status Compact(SessionRecord& session);
+
+  Catalogue& catalogue_;
+  const CommittedSessions& committed_;
+  const StagedCommit& group_;
+  const StoreLimits& limits_;
+  const uint64_t sequence_;
+  StagedCommit staged_;
+};
+
+}  // namespace mneme

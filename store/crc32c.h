@@ -1,0 +1,18 @@
+// CRC-32C (Castagnoli, reflected, as in RFC 3720): the checksum of all that the store writes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/strings/string_view.h"
+
+namespace mneme {
+
+// Of the bytes of which `crc` is the sum, 0 for none, followed by `bytes`.
+uint32_t Crc32c(uint32_t crc, std::span<const std::byte> bytes);
+inline uint32_t Crc32c(uint32_t crc, absl::string_view bytes) {
+  return Crc32c(crc, std::as_bytes(std::span(bytes.data(), bytes.size())));
+}
+
+}  // namespace mneme

@@ -1,0 +1,141 @@
+// What the store keeps of sessions: plain data, and its bytes in rows of the catalogue.
+//
+// Versions. Each record begins with a version, and readers refuse those above their own
+// (FAILED_PRECONDITION). Kinds of events are numbers that are never given to another kind; one that
+// a reader does not know is refused, too, as a log without it would be another conversation.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "store/record.h"
+
+namespace mneme {
+
+enum class SessionStatus {
+  kLive = 0,
+  kLost = 1,  // it existed, and cannot go on: a request that names it has to be told
+};
+
+enum class Durability {
+  kTurn = 0,  // what was acknowledged is on the disk
+  kNone = 1,  // only name and position are, so that its loss is known
+};
+
+// Deleted sessions have no record: nothing is left of them.
+struct SessionRecord {
+  uint64_t id = 0;  // no other session has it, not a later one of the same name either
+  std::string owner;
+  std::string name;
+  SessionStatus status = SessionStatus::kLive;
+  Durability durability = Durability::kTurn;
+  // Of a session that is not durable: whether its newest snapshot is all of it. Without that, such
+  // a session is lost when the process ends.
+  bool parked = false;
+  uint64_t model = 0;  // fingerprint
+  absl::Time created;
+  absl::Time last_used;
+  absl::Duration ttl = absl::InfiniteDuration();
+
+  int64_t fed_tokens = 0;
+  std::optional<int32_t> pending_token;  // known to the client, not yet fed
+  uint64_t state_digest = 0;             // after fed_tokens, of the engine's making; 0: none
+  std::string facts;                     // the engine's own, of the last turn: not read here
+
+  int64_t turns = 0;       // that were ever logged
+  int64_t first_turn = 0;  // the oldest that the log still has
+  int64_t log_bytes = 0;
+  int64_t snapshot_bytes = 0;
+
+  int64_t position() const { return fed_tokens + (pending_token.has_value() ? 1 : 0); }
+};
+
+// Events: what a state is a function of, in the order in which it was fed.
+struct TokensFed {
+  std::vector<int32_t> tokens;
+  friend bool operator==(const TokensFed&, const TokensFed&) = default;
+};
+struct RangeForgotten {  // of positions [begin, end)
+  int64_t begin = 0;
+  int64_t end = 0;
+  friend bool operator==(const RangeForgotten&, const RangeForgotten&) = default;
+};
+struct StateImported {  // which a snapshot holds; the state after it is that of `fed_tokens` tokens
+  uint64_t snapshot = 0;
+  int64_t fed_tokens = 0;
+  friend bool operator==(const StateImported&, const StateImported&) = default;
+};
+struct MemorySeeded {
+  uint64_t seed = 0;
+  friend bool operator==(const MemorySeeded&, const MemorySeeded&) = default;
+};
+struct AdapterChosen {
+  uint64_t adapter = 0;
+  friend bool operator==(const AdapterChosen&, const AdapterChosen&) = default;
+};
+using Event = std::variant<TokensFed, RangeForgotten, StateImported, MemorySeeded, AdapterChosen>;
+
+// What one request did to a session, whether or not it went to its end.
+struct Turn {
+  int64_t begin = 0;  // tokens fed before it
+  std::vector<Event> events;
+  std::optional<int32_t> pending_token;  // after it
+  uint64_t state_digest = 0;             // after it; 0: none
+  std::string facts;                     // SessionRecord::facts after it
+
+  // Tokens fed after it.
+  int64_t end() const;
+  friend bool operator==(const Turn&, const Turn&) = default;
+};
+
+// A request with an idempotency key, and how it ended.
+struct RequestRecord {
+  std::string owner;
+  std::string key;
+  uint64_t digest = 0;   // of the request
+  int outcome = 0;       // the engine's
+  int64_t position = 0;  // of the session when it ended
+  uint64_t session = 0;  // SessionRecord::id
+  std::string reply;     // the engine's record of what was answered
+  friend bool operator==(const RequestRecord&, const RequestRecord&) = default;
+};
+
+struct SnapshotRecord {
+  uint64_t id = 0;       // names the file
+  int64_t position = 0;  // tokens fed
+  int64_t turn = 0;      // turns of the log that are in it
+  int64_t bytes = 0;
+  friend bool operator==(const SnapshotRecord&, const SnapshotRecord&) = default;
+};
+
+struct CheckpointRecord {
+  std::string name;
+  int64_t position = 0;  // tokens fed
+  absl::Time created;
+  friend bool operator==(const CheckpointRecord&, const CheckpointRecord&) = default;
+};
+
+// Of a request's rows: no two pairs have the same.
+std::string RequestKey(absl::string_view owner, absl::string_view key);
+
+// To and from the values of a row; what the row's key says (SessionRecord::id, SnapshotRecord::id,
+// owner and key of a request, a checkpoint's name) is not among them. Decoding fails with
+// FAILED_PRECONDITION or DATA_LOSS, naming the row.
+RecordWriter Encode(const SessionRecord& session);
+RecordWriter Encode(const Turn& turn);
+RecordWriter Encode(const RequestRecord& request);
+RecordWriter Encode(const SnapshotRecord& snapshot);
+RecordWriter Encode(const CheckpointRecord& checkpoint);
+absl::StatusOr<SessionRecord> DecodeSession(RecordReader values, absl::string_view row);
+absl::StatusOr<Turn> DecodeTurn(RecordReader values, absl::string_view row);
+absl::StatusOr<RequestRecord> DecodeRequest(RecordReader values, absl::string_view row);
+absl::StatusOr<SnapshotRecord> DecodeSnapshot(RecordReader values, absl::string_view row);
+absl::StatusOr<CheckpointRecord> DecodeCheckpoint(RecordReader values, absl::string_view row);
+
+}  // namespace mneme

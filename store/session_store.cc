@@ -1,0 +1,193 @@
+#include "store/session_store.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace mneme {
+
+absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Open(FileSystem& files,
+                                                                 std::string folder,
+                                                                 const Options& options,
+                                                                 StoreReport& report) {
+  std::unique_ptr<SessionStore> store(new SessionStore(files, std::move(folder), options));
+  MNEME_RETURN_IF_ERROR(store->Start(report));
+  store->thread_ = std::thread([self = store.get()] { self->Run(); });
+  return store;
+}
+
+SessionStore::~SessionStore() {
+  if (!thread_.joinable()) return;
+  {
+    absl::MutexLock lock(&mu_);
+    closing_ = true;
+  }
+  thread_.join();
+}
+
+uint64_t SessionStore::NewId() {
+  absl::MutexLock lock(&mu_);
+  return next_id_++;
+}
+
+absl::Status SessionStore::Submit(std::vector<Change> changes, Done done, bool may_wait) {
+  absl::MutexLock lock(&mu_);
+  if (queue_.size() >= options_.queue_batches) {
+    return absl::ResourceExhaustedError(absl::StrCat("the session store has ", queue_.size(),
+                                                     " changes to commit, and takes no more"));
+  }
+  queue_.push_back({std::move(changes), std::move(done), may_wait});
+  if (!may_wait) ++urgent_;
+  return absl::OkStatus();
+}
+
+absl::Status SessionStore::Apply(std::vector<Change> changes) {
+  absl::Notification finished;
+  absl::Status result;
+  MNEME_RETURN_IF_ERROR(Submit(std::move(changes), [&](const absl::Status& status) {
+    result = status;
+    finished.Notify();
+  }));
+  finished.WaitForNotification();
+  return result;
+}
+
+std::optional<SessionRecord> SessionStore::Find(absl::string_view owner,
+                                                absl::string_view name) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = by_name_.find(Name(owner, name));
+  if (found == by_name_.end()) return std::nullopt;
+  return **found;
+}
+
+std::optional<SessionRecord> SessionStore::Find(uint64_t id) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return std::nullopt;
+  return *found->second;
+}
+
+std::vector<SessionRecord> SessionStore::List(const std::optional<std::string>& owner,
+                                              absl::string_view name_prefix,
+                                              const std::pair<std::string, std::string>& after,
+                                              size_t limit) const {
+  absl::MutexLock lock(&mu_);
+  Name begin(after.first, after.second);
+  if (owner.has_value() && begin < Name(*owner, "")) begin = Name(*owner, "");
+  std::vector<SessionRecord> listed;
+  for (auto next = by_name_.lower_bound(begin); next != by_name_.end(); ++next) {
+    const SessionRecord& session = **next;
+    if (listed.size() >= limit || (owner.has_value() && session.owner != *owner)) break;
+    if (Name(session.owner, session.name) == Name(after.first, after.second)) continue;
+    if (absl::StartsWith(session.name, name_prefix)) listed.push_back(session);
+  }
+  return listed;
+}
+
+bool SessionStore::names_in_doubt() const {
+  absl::MutexLock lock(&mu_);
+  return names_in_doubt_;
+}
+
+absl::Status SessionStore::TrustNames() {
+  absl::MutexLock disk(&disk_mu_);
+  MNEME_RETURN_IF_ERROR(catalogue_->Delete({.kind = RowKind::kDoubt}));
+  absl::MutexLock lock(&mu_);
+  names_in_doubt_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status SessionStore::Noted(absl::Status status) {
+  if (absl::IsDataLoss(status)) broken_ = damaged_ = true;
+  return status;
+}
+
+absl::StatusOr<std::vector<Turn>> SessionStore::ReadTurns(uint64_t session, int64_t first,
+                                                          size_t limit) {
+  absl::MutexLock disk(&disk_mu_);
+  int64_t logged = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) {
+      return absl::NotFoundError(absl::StrCat("there is no session ", session));
+    }
+    logged = found->second->turns;
+    if (first < found->second->first_turn || first > logged) {
+      return absl::OutOfRangeError(absl::StrCat("turn ", first, " of session ", session,
+                                                ": its log has turns from ",
+                                                found->second->first_turn, " to ", logged));
+    }
+  }
+  std::vector<Turn> turns;
+  int64_t expected = first;
+  MNEME_RETURN_IF_ERROR(Noted(catalogue_->Scan(
+      RowKind::kTurn, session, NumberKey(static_cast<uint64_t>(first)),
+      [&](const RowKey& row, RecordReader values) -> absl::StatusOr<bool> {
+        if (turns.size() >= limit || NumberOf(row.key) != static_cast<uint64_t>(expected))
+          return false;
+        MNEME_ASSIGN_OR_RETURN(Turn turn, DecodeTurn(values, row.Name()));
+        turns.push_back(std::move(turn));
+        ++expected;
+        return true;
+      })));
+  if (expected < logged && turns.size() < limit) {
+    return Noted(absl::DataLossError(
+        absl::StrCat("turn ", expected, " of session ", session, " is not in its log")));
+  }
+  return turns;
+}
+
+absl::StatusOr<std::vector<SnapshotRecord>> SessionStore::ReadSnapshots(uint64_t session) {
+  absl::MutexLock disk(&disk_mu_);
+  absl::StatusOr<std::vector<SnapshotRecord>> snapshots = SnapshotsOf(*catalogue_, session);
+  MNEME_RETURN_IF_ERROR(Noted(snapshots.status()));
+  return snapshots;
+}
+
+absl::StatusOr<std::vector<CheckpointRecord>> SessionStore::ReadCheckpoints(uint64_t session) {
+  absl::MutexLock disk(&disk_mu_);
+  absl::StatusOr<std::vector<CheckpointRecord>> checkpoints = CheckpointsOf(*catalogue_, session);
+  MNEME_RETURN_IF_ERROR(Noted(checkpoints.status()));
+  return checkpoints;
+}
+
+absl::StatusOr<std::optional<RequestRecord>> SessionStore::FindRequest(absl::string_view owner,
+                                                                       absl::string_view key) {
+  absl::MutexLock disk(&disk_mu_);
+  const RowKey index = {.kind = RowKind::kRequestSession, .key = RequestKey(owner, key)};
+  absl::StatusOr<std::optional<std::string>> found = catalogue_->Get(index);
+  MNEME_RETURN_IF_ERROR(Noted(found.status()));
+  if (!found->has_value()) return std::nullopt;
+  const RowKey row = {
+      .kind = RowKind::kRequest, .session = RecordReader(**found).Varint(), .key = index.key};
+  found = catalogue_->Get(row);
+  MNEME_RETURN_IF_ERROR(Noted(found.status()));
+  if (!found->has_value()) return std::nullopt;
+  MNEME_ASSIGN_OR_RETURN(RequestRecord request, DecodeRequest(RecordReader(**found), row.Name()));
+  request.session = row.session;
+  return request;
+}
+
+std::string SessionStore::SnapshotPath(uint64_t snapshot) const {
+  return absl::StrCat(folder_, "/slabs/", absl::Hex(snapshot, absl::kZeroPad16), ".slab");
+}
+
+OwnerUsage SessionStore::UsageOf(const std::string& owner) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = usage_.find(owner);
+  return found == usage_.end() ? OwnerUsage() : found->second;
+}
+
+StoreStats SessionStore::stats() const {
+  absl::MutexLock lock(&mu_);
+  StoreStats stats = stats_;
+  stats.queued = static_cast<int64_t>(queue_.size());
+  return stats;
+}
+
+}  // namespace mneme

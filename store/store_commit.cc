@@ -1,0 +1,255 @@
+// The store's thread: one transaction, and one sync, for all batches that wait.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/timed_wait.h"
+#include "store/change_applier.h"
+#include "store/session_store.h"
+
+namespace mneme {
+namespace {
+
+bool Erases(const Change& change) { return std::holds_alternative<DeleteSession>(change); }
+
+}  // namespace
+
+void SessionStore::Run() {
+  while (true) {
+    std::vector<Batch> batches;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto ready = [this]()
+                             ABSL_SHARED_LOCKS_REQUIRED(mu_) { return urgent_ > 0 || closing_; };
+      AwaitFor(mu_, absl::Condition(&ready), options_.lazy);
+      if (queue_.empty() && closing_) return;
+      const size_t count = std::min(queue_.size(), options_.batches_per_commit);
+      batches.assign(std::move_iterator(queue_.begin()),
+                     std::move_iterator(queue_.begin() + static_cast<ptrdiff_t>(count)));
+      queue_.erase(queue_.begin(), queue_.begin() + static_cast<ptrdiff_t>(count));
+      for (const Batch& batch : batches) urgent_ -= batch.may_wait ? 0 : 1;
+    }
+    if (!batches.empty()) CommitBatches(std::move(batches));
+  }
+}
+
+void SessionStore::CommitBatches(std::vector<Batch> batches) {
+  std::vector<absl::Status> results(batches.size());
+  {
+    absl::MutexLock disk(&disk_mu_);
+    StagedCommit group;
+    absl::Status committed = Mend();
+    if (committed.ok()) committed = CheckRoom(batches);
+    if (committed.ok()) committed = CommitOnce(batches, results, group);
+    if (committed.ok()) {
+      Publish(group);
+      const absl::Status cleaned = Clean(group);
+      for (size_t i = 0; i < batches.size() && !cleaned.ok(); ++i) {
+        const auto& changes = batches[i].changes;
+        if (std::any_of(changes.begin(), changes.end(), Erases)) results[i].Update(cleaned);
+      }
+    } else {
+      std::fill(results.begin(), results.end(), committed);
+    }
+    NoteRefused(batches, results);
+    absl::MutexLock lock(&mu_);
+    stats_.last_error = committed;
+    ++(committed.ok() ? stats_.commits : stats_.failed_commits);
+    stats_.batches += std::count_if(results.begin(), results.end(),
+                                    [](const absl::Status& result) { return result.ok(); });
+  }
+  for (size_t i = 0; i < batches.size(); ++i) batches[i].done(results[i]);
+
+  absl::MutexLock disk(&disk_mu_);
+  if (broken_) return;
+  const absl::Status moved = catalogue_->Checkpoint(/*erase=*/false, options_.wal_pages);
+  if (!moved.ok()) {
+    LOG(ERROR) << "the store's WAL could not be moved into its database: " << moved.message();
+    broken_ = !absl::IsResourceExhausted(moved) || catalogue_->sync_failed();
+  }
+}
+
+// Their rows may still be on the disk, until a commit succeeds.
+void SessionStore::NoteRefused(const std::vector<Batch>& batches,
+                               const std::vector<absl::Status>& results) {
+  for (size_t i = 0; i < batches.size(); ++i) {
+    if (results[i].ok()) continue;
+    for (const Change& change : batches[i].changes) {
+      if (const auto* added = std::get_if<AddSnapshot>(&change)) {
+        refused_snapshots_.push_back(added->snapshot.id);
+      }
+    }
+  }
+}
+
+absl::Status SessionStore::CheckRoom(const std::vector<Batch>& batches) const {
+  const bool only_erases = std::all_of(batches.begin(), batches.end(), [](const Batch& batch) {
+    return std::all_of(batch.changes.begin(), batch.changes.end(), Erases);
+  });
+  if (only_erases) return absl::OkStatus();
+  MNEME_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(folder_));
+  if (free_bytes >= options_.reserved_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(folder_, ": ", free_bytes, " bytes are free on its disk, of which ",
+                   options_.reserved_bytes, " are kept for deletions"));
+}
+
+// An error is everybody's; `results` has those of single batches.
+absl::Status SessionStore::CommitOnce(const std::vector<Batch>& batches,
+                                      std::vector<absl::Status>& results, StagedCommit& group) {
+  catalogue_->ClearFailure();
+  const auto all = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_) -> absl::Status {
+    MNEME_RETURN_IF_ERROR(catalogue_->Begin());
+    for (size_t i = 0; i < batches.size(); ++i) {
+      MNEME_RETURN_IF_ERROR(catalogue_->BeginPart());
+      ChangeApplier applier(*catalogue_, *this, group, options_.limits, /*sequence=*/NewId());
+      for (const Change& change : batches[i].changes) {
+        results[i].Update(applier.Apply(change));
+        if (!results[i].ok()) break;
+      }
+      MNEME_RETURN_IF_ERROR(catalogue_->failure());
+      if (results[i].ok()) {
+        MNEME_RETURN_IF_ERROR(catalogue_->EndPart());
+        group.Add(applier.TakeStaged());
+      } else {
+        MNEME_RETURN_IF_ERROR(catalogue_->TakePartBack());
+      }
+    }
+    MNEME_RETURN_IF_ERROR(ForgetOldRequests(group));
+    const RealClock clock;
+    const absl::Duration begin = clock.Monotonic();
+    MNEME_RETURN_IF_ERROR(catalogue_->Commit());
+    const absl::Duration took = clock.Monotonic() - begin;
+    absl::MutexLock lock(&mu_);
+    const uint64_t micros = static_cast<uint64_t>(absl::ToInt64Microseconds(took));
+    const size_t bucket = micros <= 1 ? 0 : static_cast<size_t>(std::bit_width(micros - 1));
+    ++stats_.commit_time[std::min(bucket, stats_.commit_time.size() - 1)];
+    stats_.commit_time_sum += took;
+    return absl::OkStatus();
+  };
+  const absl::Status committed = all();
+  if (!committed.ok()) {
+    LOG(ERROR) << "the store could not commit: " << committed.message();
+    catalogue_->Rollback();
+    // A full disk has written nothing that counts. Whatever else failed: nobody knows.
+    broken_ = !absl::IsResourceExhausted(committed) || catalogue_->sync_failed();
+  }
+  for (const absl::Status& result : results) (void)Noted(result);
+  return committed;
+}
+
+absl::Status SessionStore::ForgetOldRequests(StagedCommit& group) {
+  const int64_t kept = static_cast<int64_t>(requests_.size() + group.requests_added.size()) -
+                       static_cast<int64_t>(group.requests_dropped.size());
+  int64_t surplus = kept - options_.requests_kept;
+  for (const RowKey& row : requests_) {
+    if (surplus <= 0) break;
+    if (std::find(group.requests_dropped.begin(), group.requests_dropped.end(), row) !=
+        group.requests_dropped.end()) {
+      continue;
+    }
+    MNEME_RETURN_IF_ERROR(catalogue_->Delete(row));
+    MNEME_RETURN_IF_ERROR(catalogue_->Delete({RowKind::kRequestSession, 0, row.key}));
+    group.requests_dropped.push_back(row);
+    --surplus;
+  }
+  return absl::OkStatus();
+}
+
+void SessionStore::Publish(StagedCommit& group) {
+  for (const uint64_t snapshot : group.snapshots_added) ++snapshot_users_[snapshot];
+  for (const uint64_t snapshot : group.snapshots_dropped) --snapshot_users_[snapshot];
+  // Additions first: a batch may drop what another has added. A row that was dropped and added
+  // again is in the list twice, and the older place goes.
+  for (RowKey& row : group.requests_added) requests_.push_back(std::move(row));
+  for (const RowKey& row : group.requests_dropped) {
+    const auto found = std::find(requests_.begin(), requests_.end(), row);
+    if (found != requests_.end()) requests_.erase(found);
+  }
+  absl::MutexLock lock(&mu_);
+  for (auto& [id, session] : group.sessions) SetSession(id, std::move(session));
+  stats_.turns += group.turns;
+  stats_.log_bytes += group.log_bytes;
+}
+
+void SessionStore::SetSession(uint64_t id, std::optional<SessionRecord> session) {
+  const auto count = [this](const SessionRecord& one, int sign) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    OwnerUsage& usage = usage_[one.owner];
+    usage.sessions += sign;
+    usage.bytes += sign * (one.log_bytes + one.snapshot_bytes);
+    if (usage.sessions == 0) usage_.erase(one.owner);
+  };
+  const auto before = sessions_.find(id);
+  if (before != sessions_.end()) {
+    count(*before->second, -1);
+    const auto named = by_name_.find(before->second.get());
+    if (named != by_name_.end() && (*named)->id == id) by_name_.erase(named);
+    sessions_.erase(before);
+  }
+  if (!session.has_value()) return;
+  count(*session, 1);
+  auto owned = std::make_unique<const SessionRecord>(*std::move(session));
+  by_name_.erase(owned.get());  // of one that the same commit deleted, and that is not gone yet
+  by_name_.insert(owned.get());
+  sessions_[id] = std::move(owned);
+}
+
+// What no row names any more goes, after its row and for good.
+absl::Status SessionStore::Clean(const StagedCommit& group) {
+  const auto clean = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_) -> absl::Status {
+    bool changed = false;
+    for (const uint64_t snapshot : group.snapshots_damaged) {
+      const std::string path = SnapshotPath(snapshot);
+      const absl::Status moved = files_.Rename(path, path + ".damaged");
+      if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
+      snapshot_users_.erase(snapshot);
+      changed = true;
+    }
+    std::vector<uint64_t> unused = group.snapshots_dropped;
+    unused.insert(unused.end(), refused_snapshots_.begin(), refused_snapshots_.end());
+    for (const uint64_t snapshot : unused) {
+      const auto users = snapshot_users_.find(snapshot);
+      if (users != snapshot_users_.end() && users->second > 0) continue;
+      const absl::Status removed = files_.Remove(SnapshotPath(snapshot));
+      if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+      snapshot_users_.erase(snapshot);
+      changed = true;
+    }
+    refused_snapshots_.clear();
+    if (changed) MNEME_RETURN_IF_ERROR(files_.SyncDirectory(absl::StrCat(folder_, "/slabs")));
+    return absl::OkStatus();
+  };
+  const absl::Status cleaned = clean();
+  if (!cleaned.ok()) LOG(ERROR) << "snapshots left behind: " << cleaned.message();
+  if (!group.erase) return cleaned;
+  const absl::Status erased = catalogue_->Checkpoint(/*erase=*/true);
+  if (!erased.ok()) {
+    LOG(ERROR) << "deleted rows are not erased yet: " << erased.message();
+    broken_ = true;  // a catalogue that is written anew has none of them
+    MNEME_RETURN_IF_ERROR(Mend());
+  }
+  return cleaned;
+}
+
+absl::Status SessionStore::Mend() {
+  if (!broken_) return absl::OkStatus();
+  Catalogue::Damage damage;
+  MNEME_RETURN_IF_ERROR(catalogue_->WriteAnew(damage));
+  broken_ = false;
+  {
+    absl::MutexLock lock(&mu_);
+    ++stats_.written_anew;
+  }
+  if (damage.rows.empty() && !damaged_) return absl::OkStatus();
+  StoreReport report;
+  MNEME_RETURN_IF_ERROR(LoadSessions(damage, /*opening=*/false, report));
+  damaged_ = false;
+  report.Log();
+  return absl::OkStatus();
+}
+
+}  // namespace mneme

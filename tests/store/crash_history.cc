@@ -1,0 +1,412 @@
+#include "tests/store/crash_history.h"
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "store/slab_file.h"
+
+namespace mneme {
+namespace {
+
+constexpr char kFolder[] = "/store";
+constexpr char kOwner[] = "owner";
+constexpr absl::Time kDate = absl::UnixEpoch();
+
+std::span<const std::byte> AsBytes(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string SlabText(const std::string& secret, int64_t position) {
+  return absl::StrCat(secret, " after ", position, " tokens ", std::string(700, 'x'));
+}
+
+SessionStore::Options SmallStore() {
+  SessionStore::Options options;
+  options.wal_pages = 12;
+  options.batches_per_commit = 3;
+  return options;
+}
+
+std::string DescribeTurn(const Turn& turn) {
+  std::string text = absl::StrCat("\n turn from ", turn.begin, " to ", turn.end(), " ", turn.facts);
+  for (const Event& event : turn.events) {
+    absl::StrAppend(&text, " event ", event.index());
+    if (const auto* fed = std::get_if<TokensFed>(&event)) {
+      for (const int32_t token : fed->tokens) absl::StrAppend(&text, " ", token);
+    }
+  }
+  return text;
+}
+
+std::string DescribeRequest(const RequestRecord& request) {
+  return absl::StrCat("\n request ", request.key, " ", request.digest, " ", request.position, " ",
+                      request.reply);
+}
+
+// As ExpectedSession::Describe, of a store.
+std::string DescribeStored(SessionStore& store, FileSystem& files, const SessionRecord& session,
+                           const std::set<std::string>& keys) {
+  std::string text = absl::StrCat(session.id, " at ", session.fed_tokens, " ",
+                                  session.pending_token.value_or(-1), " ", session.facts);
+  const auto turns = store.ReadTurns(session.id, session.first_turn, 1000);
+  if (!turns.ok()) return absl::StrCat(text, turns.status().ToString());
+  for (const Turn& turn : *turns) text += DescribeTurn(turn);
+  const auto snapshots = store.ReadSnapshots(session.id);
+  if (!snapshots.ok()) return absl::StrCat(text, snapshots.status().ToString());
+  for (const SnapshotRecord& snapshot : *snapshots) {
+    absl::StrAppend(&text, "\n snapshot ", snapshot.id, " ", snapshot.position, " ", snapshot.turn);
+    const auto slab = SlabReader::Open(files, store.SnapshotPath(snapshot.id));
+    if (!slab.ok()) return absl::StrCat(text, slab.status().ToString());
+    std::string bytes((*slab)->sections()[0].raw_bytes, '\0');
+    const absl::Status read =
+        (*slab)->ReadSection("state", std::as_writable_bytes(std::span(bytes)));
+    absl::StrAppend(&text, " ", read.ToString(), " ", bytes);
+  }
+  const auto checkpoints = store.ReadCheckpoints(session.id);
+  if (!checkpoints.ok()) return absl::StrCat(text, checkpoints.status().ToString());
+  for (const CheckpointRecord& one : *checkpoints) {
+    absl::StrAppend(&text, "\n checkpoint ", one.name, " ", one.position);
+  }
+  for (const std::string& key : keys) {
+    const auto request = store.FindRequest(kOwner, key);
+    if (!request.ok()) return absl::StrCat(text, request.status().ToString());
+    if (request->has_value() && (*request)->session == session.id) {
+      text += DescribeRequest(**request);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ExpectedSession::Describe() const {
+  std::string text =
+      absl::StrCat(id, " at ", fed_tokens, " ", pending_token.value_or(-1), " ", facts);
+  for (const Turn& turn : turns) text += DescribeTurn(turn);
+  for (const Snapshot& one : snapshots) {
+    absl::StrAppend(&text, "\n snapshot ", one.id, " ", one.position, " ", one.turn, " OK ",
+                    SlabText(secret, one.position));
+  }
+  for (const auto& [name, position] : checkpoints) {
+    absl::StrAppend(&text, "\n checkpoint ", name, " ", position);
+  }
+  for (const auto& [key, request] : requests) text += DescribeRequest(request);
+  return text;
+}
+
+// The two newest, and the one below each checkpoint.
+void ExpectedSession::KeepSnapshots() {
+  std::vector<Snapshot> kept;
+  for (size_t i = 0; i < snapshots.size(); ++i) {
+    bool needed = i + 2 >= snapshots.size();
+    for (const auto& [name, position] : checkpoints) {
+      needed |= snapshots[i].position <= position &&
+                (i + 1 == snapshots.size() || position < snapshots[i + 1].position);
+    }
+    if (needed) kept.push_back(snapshots[i]);
+  }
+  snapshots = std::move(kept);
+}
+
+CrashHistory::CrashHistory(uint64_t seed, const std::string& ignored_site)
+    : random_(seed),
+      ignored_site_(ignored_site),
+      disk_(std::make_unique<PowerLossFileSystem>()),
+      crash_random_(seed + 1) {}
+
+CrashHistory::Result CrashHistory::Run(uint64_t seed, int steps, const std::string& ignored_site) {
+  CrashHistory history(seed, ignored_site);
+  history.Open();
+  for (int step = 0; step < steps && !history.failed(); ++step) history.Step();
+  history.disk_->before_change = nullptr;
+  history.store_.reset();
+  for (const std::string& site : history.disk_->sync_sites()) history.NoteSite(site);
+  absl::MutexLock lock(&history.mu_);
+  return std::move(history.result_);
+}
+
+bool CrashHistory::failed() const {
+  absl::MutexLock lock(&mu_);
+  return !result_.violation.empty();
+}
+
+void CrashHistory::Fail(const std::string& violation) {
+  absl::MutexLock lock(&mu_);
+  if (result_.violation.empty()) result_.violation = violation;
+}
+
+void CrashHistory::Open() {
+  disk_->IgnoreSite(ignored_site_);
+  disk_->before_change = [this] { BeforeChange(); };
+  StoreReport report;
+  absl::StatusOr<std::unique_ptr<SessionStore>> store =
+      SessionStore::Open(*disk_, kFolder, SmallStore(), report);
+  if (!store.ok()) return Fail(absl::StrCat("open: ", store.status().ToString()));
+  store_ = *std::move(store);
+}
+
+void CrashHistory::BeforeChange() {
+  Oracle oracle;
+  uint64_t seed = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!result_.violation.empty()) return;
+    oracle = oracle_;
+    seed = crash_random_();
+    ++result_.crashes;
+    if (kill_in_ >= 0 && kill_in_-- == 0) {
+      killed_ = disk_->KillImage();
+      killed_oracle_ = oracle_;
+    }
+  }
+  const std::unique_ptr<PowerLossFileSystem> image = disk_->CrashImage(seed);
+  Check(*image, oracle, absl::StrCat("image of seed ", seed));
+}
+
+void CrashHistory::Check(PowerLossFileSystem& image, const Oracle& oracle,
+                         const std::string& what) {
+  for (const auto& [path, bytes] : image.AllFiles()) {
+    for (const std::string& secret : oracle.erased) {
+      if (!absl::StrContains(bytes, secret)) continue;
+      return Fail(absl::StrCat(what, ": bytes of a deleted session, ", secret, ", are in ", path));
+    }
+  }
+  StoreReport report;
+  const auto store = SessionStore::Open(image, kFolder, SmallStore(), report);
+  if (!store.ok()) return Fail(absl::StrCat(what, ": open: ", store.status().ToString()));
+  if (!report.damage.empty()) {
+    return Fail(absl::StrCat(what, ": damage: ", report.damage[0].ToString()));
+  }
+  for (const auto& [name, state] : oracle.acknowledged) {
+    if (!Match(**store, image, oracle, name, what).has_value()) return;
+  }
+}
+
+std::optional<CrashHistory::State> CrashHistory::Match(SessionStore& store, FileSystem& files,
+                                                       const Oracle& oracle,
+                                                       const std::string& name,
+                                                       const std::string& what) {
+  const std::optional<SessionRecord> found = store.Find(kOwner, name);
+  const std::vector<State> allowed = oracle.Allowed(name);
+  std::set<std::string> keys;
+  for (const State& one : allowed) {
+    if (!one.has_value()) continue;
+    for (const auto& [key, request] : one->requests) keys.insert(key);
+  }
+  const std::string stored =
+      found.has_value() ? DescribeStored(store, files, *found, keys) : "nothing";
+  std::string violation = absl::StrCat(what, ": session ", name, " is ", stored);
+  for (const State& one : allowed) {
+    const std::string expected = one.has_value() ? one->Describe() : "nothing";
+    if (stored == expected) return one;
+    absl::StrAppend(&violation, "\nexpected ", expected);
+  }
+  Fail(violation);
+  return std::nullopt;
+}
+
+std::vector<CrashHistory::State> CrashHistory::Oracle::Allowed(const std::string& name) const {
+  std::vector<State> allowed = {acknowledged.at(name)};
+  const auto maybe = in_flight.find(name);
+  if (maybe != in_flight.end()) {
+    allowed.insert(allowed.end(), maybe->second.begin(), maybe->second.end());
+  }
+  return allowed;
+}
+
+void CrashHistory::Oracle::Settle(const std::string& name, State state) {
+  State& before = acknowledged[name];
+  if (!state.has_value() && before.has_value()) erased.push_back(before->secret);
+  before = std::move(state);
+  in_flight.erase(name);
+}
+
+Turn CrashHistory::MakeTurn(ExpectedSession& session) {
+  Turn turn = {.begin = session.fed_tokens};
+  TokensFed fed;
+  const size_t count = 1 + random_() % 40;
+  for (size_t i = 0; i < count; ++i) {
+    fed.tokens.push_back(static_cast<int32_t>(random_() % 50'000));
+  }
+  if (random_() % 4 == 0) turn.events.emplace_back(RangeForgotten{0, session.fed_tokens});
+  turn.events.emplace_back(std::move(fed));
+  turn.pending_token = static_cast<int32_t>(random_() % 50'000);
+  turn.facts = absl::StrCat(session.secret, " facts ", ++made_,
+                            std::string(random_() % 3 == 0 ? 900 : 0, 'f'));
+  session.fed_tokens = turn.end();
+  session.pending_token = turn.pending_token;
+  session.facts = turn.facts;
+  session.turns.push_back(turn);
+  return turn;
+}
+
+std::vector<Change> CrashHistory::Propose(const std::string& name, const State& before,
+                                          State& after) {
+  after = before;
+  if (!before.has_value()) {
+    ExpectedSession session = {.id = store_->NewId(),
+                               .secret = absl::StrCat("secret", ++made_, "of", random_())};
+    SessionRecord record = {.id = session.id, .owner = kOwner, .name = name};
+    const Turn turn = MakeTurn(session);
+    std::vector<Change> changes = {CreateSession{record},
+                                   AddTurn{session.id, turn, turn.end(), kDate, std::nullopt}};
+    after = std::move(session);
+    return changes;
+  }
+  ExpectedSession& session = *after;
+  const uint64_t dice = random_() % 16;
+  if (dice < 3 && !session.turns.empty()) {
+    const uint64_t id = store_->NewId();
+    const SlabHead head = {.owner = kOwner,
+                           .name = name,
+                           .session = session.id,
+                           .position = session.fed_tokens,
+                           .turn = static_cast<int64_t>(session.turns.size())};
+    auto writer = SlabWriter::Create(*disk_, store_->SnapshotPath(id), head);
+    absl::Status written = writer.status();
+    if (written.ok()) {
+      written = (*writer)->AddSection("state", AsBytes(SlabText(session.secret, head.position)),
+                                      /*compress=*/false);
+    }
+    if (written.ok()) written = (*writer)->Finish().status();
+    if (written.ok()) {
+      session.snapshots.push_back({id, head.position, head.turn});
+      std::stable_sort(session.snapshots.begin(), session.snapshots.end(),
+                       [](const auto& a, const auto& b) { return a.position < b.position; });
+      session.KeepSnapshots();
+      return {AddSnapshot{session.id, {id, head.position, head.turn, 700}}};
+    }
+  } else if (dice == 3) {
+    const std::string checkpoint = absl::StrCat("checkpoint", ++made_);
+    const int64_t position = static_cast<int64_t>(random_() % (session.fed_tokens + 1));
+    session.checkpoints[checkpoint] = position;
+    return {AddCheckpoint{session.id, {checkpoint, position, kDate}}};
+  } else if (dice == 4) {
+    const int64_t position = static_cast<int64_t>(random_() % (session.fed_tokens + 1));
+    const std::string facts = absl::StrCat(session.secret, " rewound ", ++made_);
+    std::vector<Turn> kept;
+    for (Turn& turn : session.turns) {
+      if (turn.end() > position && turn.begin >= position) break;
+      if (turn.end() > position) {
+        TokensFed& fed = std::get<TokensFed>(turn.events.back());
+        fed.tokens.resize(static_cast<size_t>(position - turn.begin));
+        turn.pending_token.reset();
+        turn.facts = facts;
+      }
+      kept.push_back(turn);
+    }
+    session.turns = std::move(kept);
+    session.fed_tokens = position;
+    session.pending_token.reset();
+    session.facts = facts;
+    std::erase_if(session.snapshots, [&](const auto& one) { return one.position > position; });
+    std::erase_if(session.checkpoints, [&](const auto& one) { return one.second > position; });
+    std::erase_if(session.requests,
+                  [&](const auto& one) { return one.second.position > position; });
+    return {RewindSession{session.id, position, facts}};
+  } else if (dice >= 5 && dice <= 7) {
+    const uint64_t id = session.id;
+    after.reset();
+    return {DeleteSession{id}};
+  }
+  const Turn turn = MakeTurn(session);
+  AddTurn change = {session.id, turn, turn.end(), kDate, std::nullopt};
+  if (random_() % 2 == 0) {
+    change.request = RequestRecord{.owner = kOwner,
+                                   .key = absl::StrCat("key", ++made_),
+                                   .digest = random_(),
+                                   .position = turn.end() + 1,
+                                   .reply = absl::StrCat(session.secret, " reply")};
+    session.requests[change.request->key] = *change.request;
+  }
+  return {change};
+}
+
+void CrashHistory::Step() {
+  {
+    absl::MutexLock lock(&mu_);
+    killed_.reset();
+    if (random_() % 3 == 0) kill_in_ = static_cast<int64_t>(random_() % 30);
+  }
+  if (random_() % 3 == 0) disk_->FailSyncAfter(static_cast<int>(random_() % 4));
+  // Several at once fall into one commit.
+  std::map<std::string, std::vector<Change>> proposed;
+  const size_t sessions = 1 + random_() % 3;
+  for (size_t i = 0; i < sessions; ++i) {
+    const std::string name = absl::StrCat("../session ", random_() % 4);
+    if (proposed.contains(name)) continue;
+    State before;
+    {
+      absl::MutexLock lock(&mu_);
+      before = oracle_.acknowledged[name];
+    }
+    State after;
+    proposed[name] = Propose(name, before, after);
+    absl::MutexLock lock(&mu_);
+    oracle_.in_flight[name].push_back(std::move(after));
+  }
+  absl::BlockingCounter left(static_cast<int>(proposed.size()));
+  for (auto& [name, changes] : proposed) {
+    const auto done = [&, name = name](const absl::Status& status) {
+      {
+        absl::MutexLock lock(&mu_);
+        if (status.ok()) {
+          oracle_.Settle(name, oracle_.in_flight[name].back());
+        } else if (!absl::IsUnavailable(status) && result_.violation.empty()) {
+          result_.violation = absl::StrCat("refused: ", status.ToString());
+        }
+      }
+      left.DecrementCount();
+    };
+    const absl::Status queued = store_->Submit(std::move(changes), done);
+    if (!queued.ok()) {
+      Fail(queued.ToString());
+      left.DecrementCount();
+    }
+  }
+  left.Wait();
+  if (failed()) return;
+  Oracle oracle;
+  std::unique_ptr<PowerLossFileSystem> next;
+  {
+    absl::MutexLock lock(&mu_);
+    oracle = killed_ != nullptr ? killed_oracle_ : oracle_;
+    next = std::move(killed_);
+    kill_in_ = -1;
+  }
+  // A kill in the middle of this step, or a power loss behind it.
+  if (next == nullptr && random_() % 8 == 0) next = disk_->CrashImage(random_());
+  if (next != nullptr) GoOnFrom(std::move(next), std::move(oracle));
+}
+
+void CrashHistory::GoOnFrom(std::unique_ptr<PowerLossFileSystem> disk, Oracle oracle) {
+  disk_->before_change = nullptr;
+  store_.reset();
+  for (const std::string& site : disk_->sync_sites()) NoteSite(site);
+  {
+    absl::MutexLock lock(&mu_);
+    oracle_ = oracle;
+  }
+  disk_ = std::move(disk);
+  Open();
+  if (failed()) return;
+  // What was seen now has to stay.
+  for (const auto& [name, state] : oracle.acknowledged) {
+    std::optional<State> found = Match(*store_, *disk_, oracle, name, "after a crash");
+    if (!found.has_value()) return;
+    absl::MutexLock lock(&mu_);
+    oracle_.Settle(name, *std::move(found));
+  }
+}
+
+void CrashHistory::NoteSite(const std::string& site) {
+  absl::MutexLock lock(&mu_);
+  result_.sync_sites.insert(site);
+}
+
+}  // namespace mneme

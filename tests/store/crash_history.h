@@ -1,0 +1,95 @@
+// Random histories of a store on a disk that may lose its power at any instant, beside an oracle
+// that knows what was acknowledged.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "store/session_store.h"
+#include "tests/store/power_loss_fs.h"
+
+namespace mneme {
+
+// What a session has to be, in the test's own words.
+struct ExpectedSession {
+  struct Snapshot {
+    uint64_t id = 0;
+    int64_t position = 0;
+    int64_t turn = 0;
+  };
+  uint64_t id = 0;
+  std::string secret;  // in all that is stored of it
+  int64_t fed_tokens = 0;
+  std::optional<int32_t> pending_token;
+  std::string facts;
+  std::vector<Turn> turns;
+  std::vector<Snapshot> snapshots;
+  std::map<std::string, int64_t> checkpoints;
+  std::map<std::string, RequestRecord> requests;
+
+  // All of it, as text to be compared.
+  std::string Describe() const;
+  void KeepSnapshots();
+};
+
+class CrashHistory {
+ public:
+  struct Result {
+    std::string violation;  // empty: none
+    int64_t crashes = 0;    // images that were looked at
+    std::set<std::string> sync_sites;
+  };
+  // A function of the seed, but for how batches fall together into commits.
+  static Result Run(uint64_t seed, int steps, const std::string& ignored_site);
+
+ private:
+  using State = std::optional<ExpectedSession>;  // nothing: there is no such session
+  struct Oracle {
+    std::map<std::string, State> acknowledged;            // by name
+    std::map<std::string, std::vector<State>> in_flight;  // what it may be instead
+    std::vector<std::string> erased;                      // secrets of deleted sessions
+
+    std::vector<State> Allowed(const std::string& name) const;
+    void Settle(const std::string& name, State state);
+  };
+
+  CrashHistory(uint64_t seed, const std::string& ignored_site);
+  void Open();
+  void Step();
+  // A change of that session, and what it makes of it.
+  std::vector<Change> Propose(const std::string& name, const State& before, State& after);
+  Turn MakeTurn(ExpectedSession& session);
+  void BeforeChange();
+  void Check(PowerLossFileSystem& image, const Oracle& oracle, const std::string& what);
+  // The state that a session of the store is in, of those that are allowed.
+  std::optional<State> Match(SessionStore& store, FileSystem& files, const Oracle& oracle,
+                             const std::string& name, const std::string& what);
+  void GoOnFrom(std::unique_ptr<PowerLossFileSystem> disk, Oracle oracle);
+  void Fail(const std::string& violation);
+  bool failed() const;
+  void NoteSite(const std::string& site);
+
+  std::mt19937_64 random_;
+  const std::string ignored_site_;
+  std::unique_ptr<PowerLossFileSystem> disk_;
+  std::unique_ptr<SessionStore> store_;
+
+  mutable absl::Mutex mu_;
+  Oracle oracle_ ABSL_GUARDED_BY(mu_);
+  std::mt19937_64 crash_random_ ABSL_GUARDED_BY(mu_);
+  Result result_ ABSL_GUARDED_BY(mu_);
+  int64_t kill_in_ ABSL_GUARDED_BY(mu_) = -1;  // changes from now
+  std::unique_ptr<PowerLossFileSystem> killed_ ABSL_GUARDED_BY(mu_);
+  Oracle killed_oracle_ ABSL_GUARDED_BY(mu_);
+  int made_ = 0;
+};
+
+}  // namespace mneme

@@ -1,0 +1,520 @@
+#include "store/session_store.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+#include "tests/store/failing_fs.h"
+#include "tests/store/power_loss_fs.h"
+#include "tests/store/store_testing.h"
+
+namespace mneme {
+namespace {
+
+using Kind = FailingFileSystem::Kind;
+constexpr char kFolder[] = "/store";
+
+class SessionStoreTest : public testing::Test {
+ protected:
+  void Open() {
+    store_.reset();
+    report_ = {};
+    files_.Fail(Kind::kOpen, -2, absl::OkStatus());
+    auto opened = SessionStore::Open(files_, kFolder, options_, report_);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    store_ = *std::move(opened);
+  }
+  SessionRecord Create(const std::string& name, Durability durability = Durability::kTurn) {
+    const SessionRecord session = NamedSession(*store_, name, durability);
+    EXPECT_EQ(store_->Apply({CreateSession{session}}), absl::OkStatus());
+    return session;
+  }
+  void Feed(const SessionRecord& session, std::vector<int32_t> tokens) {
+    const int64_t begin = store_->Find(session.id)->fed_tokens;
+    EXPECT_EQ(store_->Apply({TurnOf(session.id, TokenTurn(begin, std::move(tokens)))}),
+              absl::OkStatus());
+  }
+  SnapshotRecord Snapshot(const SessionRecord& session) {
+    const SessionRecord now = *store_->Find(session.id);
+    const SnapshotRecord snapshot = {store_->NewId(), now.fed_tokens, now.turns, 100};
+    EXPECT_EQ(WriteSlab(files_, *store_, session, snapshot), absl::OkStatus());
+    EXPECT_EQ(store_->Apply({AddSnapshot{session.id, snapshot}}), absl::OkStatus());
+    return snapshot;
+  }
+  // Alters bytes of a file, and of none other.
+  void Alter(const std::string& path, const std::string& what) {
+    const std::string bytes = disk_.AllFiles().at(path);
+    const size_t at = bytes.find(what);
+    ASSERT_NE(at, std::string::npos);
+    const auto file = disk_.Open(path, OpenMode::kReadWrite);
+    const std::string other(what.size(), '#');
+    ASSERT_TRUE((*file)->Write(static_cast<int64_t>(at), std::as_bytes(std::span(other))).ok());
+  }
+
+  PowerLossFileSystem disk_;
+  FailingFileSystem files_{disk_};
+  SessionStore::Options options_;
+  StoreReport report_;
+  std::unique_ptr<SessionStore> store_;
+};
+
+TEST_F(SessionStoreTest, GoesOnAfterARestart) {
+  Open();
+  const SessionRecord session = Create("../../etc/passwd");
+  Turn turn = TokenTurn(0, {1, 2, 300'000});
+  turn.events.push_back(MemorySeeded{.seed = 11});
+  turn.events.push_back(RangeForgotten{1, 2});
+  turn.events.push_back(AdapterChosen{.adapter = 12});
+  turn.events.push_back(StateImported{.snapshot = 13, .fed_tokens = 50});
+  turn.facts = "facts";
+  AddTurn change = TurnOf(session.id, turn);
+  change.request = RequestRecord{.owner = "owner", .key = "key", .digest = 3, .reply = "text"};
+  ASSERT_TRUE(store_->Apply({change}).ok());
+  Open();
+  const std::optional<SessionRecord> found = store_->Find("owner", "../../etc/passwd");
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->id, session.id);
+  EXPECT_EQ(found->fed_tokens, 50);
+  EXPECT_EQ(found->position(), 51);
+  EXPECT_EQ(found->facts, "facts");
+  EXPECT_EQ(found->ttl, absl::InfiniteDuration());
+  EXPECT_EQ(*store_->ReadTurns(session.id, 0, 10), std::vector<Turn>{turn});
+  const auto request = store_->FindRequest("owner", "key");
+  ASSERT_TRUE(request.ok() && request->has_value());
+  EXPECT_EQ((*request)->reply, "text");
+  EXPECT_EQ((*request)->session, session.id);
+  EXPECT_FALSE(store_->FindRequest("other", "key")->has_value());
+}
+
+TEST_F(SessionStoreTest, ABatchIsWholeOrAbsent) {
+  Open();
+  const SessionRecord session = NamedSession(*store_, "a");
+  EXPECT_THAT(store_->Apply({CreateSession{session}, TurnOf(session.id, TokenTurn(9, {1}))}),
+              Fails(absl::StatusCode::kInvalidArgument, "stands at 0 tokens fed, the turn at 9"));
+  EXPECT_FALSE(store_->Find(session.id).has_value());
+  Open();
+  EXPECT_FALSE(store_->Find("owner", "a").has_value());
+}
+
+TEST_F(SessionStoreTest, BatchesThatWaitShareACommit) {
+  Open();
+  std::vector<SessionRecord> sessions;
+  for (int i = 0; i < 50; ++i) sessions.push_back(Create(absl::StrCat("s", i)));
+  // The first holds the disk up, until all others are queued.
+  absl::Notification held;
+  absl::Notification go;
+  disk_.before_change = [&] {
+    if (!held.HasBeenNotified()) held.Notify();
+    go.WaitForNotification();
+  };
+  const int64_t before = store_->stats().commits;
+  absl::BlockingCounter left(50);
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    ASSERT_TRUE(store_
+                    ->Submit({TurnOf(sessions[i].id, TokenTurn(0, {1}))},
+                             [&](const absl::Status& status) {
+                               EXPECT_EQ(status, absl::OkStatus());
+                               left.DecrementCount();
+                             })
+                    .ok());
+    if (i == 0) held.WaitForNotification();
+  }
+  go.Notify();
+  left.Wait();
+  disk_.before_change = nullptr;
+  EXPECT_EQ(store_->stats().commits - before, 2);
+  EXPECT_EQ(store_->stats().turns, 50);
+}
+
+TEST_F(SessionStoreTest, AFullQueueRefuses) {
+  options_.queue_batches = 0;
+  Open();
+  EXPECT_THAT(store_->Submit({}, [](const absl::Status&) {}),
+              Fails(absl::StatusCode::kResourceExhausted, "takes no more"));
+}
+
+TEST_F(SessionStoreTest, EveryFailureOfTheDiskIsToldAndSurvived) {
+  for (const Kind kind : {Kind::kWrite, Kind::kSync, Kind::kTruncate}) {
+    for (const absl::Status& error :
+         {absl::UnavailableError("EIO"), absl::ResourceExhaustedError("ENOSPC")}) {
+      for (int64_t number = 0;; ++number) {
+        Open();
+        const SessionRecord session = NamedSession(*store_, absl::StrCat("s", store_->NewId()));
+        files_.Fail(kind, number, error);
+        const absl::Status first =
+            store_->Apply({CreateSession{session}, TurnOf(session.id, TokenTurn(0, {1, 2, 3}))});
+        if (files_.count(kind) <= number) {
+          EXPECT_EQ(first, absl::OkStatus());
+          break;
+        }
+        // What a failed sync has covered is unknown, whatever it says.
+        const absl::StatusCode code =
+            kind == Kind::kSync ? absl::StatusCode::kUnavailable : error.code();
+        EXPECT_THAT(first, Fails(code, error.message())) << number;
+        EXPECT_FALSE(store_->Find(session.id).has_value());
+        EXPECT_EQ(store_->Apply({CreateSession{session}}), absl::OkStatus());
+        Open();
+        EXPECT_TRUE(report_.damage.empty());
+        EXPECT_EQ(store_->Find("owner", session.name)->turns, 0);
+      }
+    }
+  }
+}
+
+TEST_F(SessionStoreTest, NothingIsPromisedAfterAFailedSyncUntilAllIsWrittenAnew) {
+  Open();
+  const SessionRecord session = Create("a");
+  files_.Fail(Kind::kSync, 0, absl::UnavailableError("EIO"), /*more=*/1);
+  const std::vector<Change> turn = {TurnOf(session.id, TokenTurn(0, {1}))};
+  EXPECT_THAT(store_->Apply(turn), Fails(absl::StatusCode::kUnavailable, "EIO"));
+  EXPECT_THAT(store_->Apply(turn), Fails(absl::StatusCode::kUnavailable, "EIO"));
+  EXPECT_EQ(store_->stats().written_anew, 0);
+  EXPECT_EQ(store_->Apply(turn), absl::OkStatus());
+  EXPECT_EQ(store_->stats().written_anew, 1);
+  EXPECT_TRUE(disk_.AllFiles().contains("/store/catalogue.2.db"));
+  EXPECT_FALSE(disk_.AllFiles().contains("/store/catalogue.1.db"));
+}
+
+TEST_F(SessionStoreTest, AFullDiskStillTakesDeletions) {
+  Open();
+  const SessionRecord a = Create("a");
+  files_.set_free_bytes(1000);
+  EXPECT_THAT(store_->Apply({TurnOf(a.id, TokenTurn(0, {1}))}),
+              Fails(absl::StatusCode::kResourceExhausted, "1000 bytes are free"));
+  const SessionRecord b = NamedSession(*store_, "b");
+  EXPECT_EQ(store_->Apply({DeleteSession{a.id}}), absl::OkStatus());
+  files_.set_free_bytes(int64_t{1} << 30);
+  EXPECT_EQ(store_->Apply({CreateSession{b}}), absl::OkStatus());
+}
+
+TEST_F(SessionStoreTest, AnAlteredTurnTakesItsSessionBackAndNoOther) {
+  Open();
+  const SessionRecord a = Create("a");
+  const SessionRecord b = Create("b");
+  Feed(a, {1, 2});
+  Turn marked = TokenTurn(2, {3, 4});
+  marked.facts = "facts of the second turn";
+  ASSERT_TRUE(store_->Apply({TurnOf(a.id, marked)}).ok());
+  Turn last = TokenTurn(4, {5});
+  last.facts = "facts of the third";
+  ASSERT_TRUE(store_->Apply({TurnOf(a.id, last)}).ok());
+  Feed(b, {6});
+  Open();  // moves all into the database
+  store_.reset();
+  Alter("/store/catalogue.1.db", marked.facts);
+  Open();
+  EXPECT_EQ(store_->Find(a.id)->fed_tokens, 5) << "opening does not read logs";
+  EXPECT_THAT(store_->ReadTurns(a.id, 0, 10).status(),
+              Fails(absl::StatusCode::kDataLoss, absl::StrCat("turn 1 of session ", a.id)));
+  Feed(b, {7});  // mends first
+  const SessionRecord found = *store_->Find(a.id);
+  EXPECT_EQ(found.status, SessionStatus::kLive);
+  EXPECT_EQ(found.fed_tokens, 2);
+  EXPECT_EQ(found.turns, 1);
+  EXPECT_EQ(store_->ReadTurns(a.id, 0, 10)->size(), 1u);
+  EXPECT_EQ(store_->Find(b.id)->fed_tokens, 2);
+  EXPECT_TRUE(disk_.AllFiles().contains("/store/catalogue.1.db.damaged"));
+}
+
+TEST_F(SessionStoreTest, ASnapshotBehindTheDamageKeepsAll) {
+  Open();
+  const SessionRecord a = Create("a");
+  Turn marked = TokenTurn(0, {3, 4});
+  marked.facts = "facts of the first turn";
+  ASSERT_TRUE(store_->Apply({TurnOf(a.id, marked)}).ok());
+  Feed(a, {5});
+  Snapshot(a);
+  Feed(a, {6});
+  Open();
+  store_.reset();
+  Alter("/store/catalogue.1.db", marked.facts);
+  Open();
+  EXPECT_FALSE(store_->ReadTurns(a.id, 0, 10).ok());
+  Create("b");
+  EXPECT_EQ(store_->Find(a.id)->fed_tokens, 4);
+  EXPECT_EQ(store_->Find(a.id)->first_turn, 2);
+  EXPECT_EQ(store_->ReadTurns(a.id, 2, 10)->size(), 1u);
+}
+
+TEST_F(SessionStoreTest, ACatalogueThatIsNoneLeavesSnapshotsAndDoubt) {
+  Open();
+  const SessionRecord a = Create("a");
+  Feed(a, {1, 2, 3});
+  Snapshot(a);
+  Create("b");
+  Open();
+  store_.reset();
+  Alter("/store/catalogue.1.db", "SQLite format 3");
+  Open();
+  EXPECT_EQ(report_.set_aside, (std::vector<std::string>{"/store/catalogue.1.db-wal.damaged",
+                                                         "/store/catalogue.1.db.damaged"}));
+  ASSERT_EQ(report_.fallen_back.size(), 1u);
+  EXPECT_EQ(store_->Find("owner", "a")->fed_tokens, 3);
+  EXPECT_EQ(store_->ReadSnapshots(a.id)->size(), 1u);
+  EXPECT_FALSE(store_->Find("owner", "b").has_value());
+  EXPECT_TRUE(store_->names_in_doubt());
+  Open();
+  EXPECT_TRUE(store_->names_in_doubt());
+  ASSERT_TRUE(store_->TrustNames().ok());
+  Open();
+  EXPECT_FALSE(store_->names_in_doubt());
+}
+
+TEST_F(SessionStoreTest, AnAlteredWalIsNoPowerLoss) {
+  Open();
+  const SessionRecord a = Create("a");
+  for (int i = 0; i < 4; ++i) {
+    Turn turn = TokenTurn(i, {1});
+    turn.facts = absl::StrCat("facts of turn ", i);
+    ASSERT_TRUE(store_->Apply({TurnOf(a.id, turn)}).ok());
+  }
+  store_.reset();
+  const std::string path = "/store/catalogue.1.db-wal";
+  const std::string wal = disk_.AllFiles().at(path);
+  for (int damaged = 0; damaged < 4; ++damaged) {
+    SCOPED_TRACE(damaged);
+    PowerLossFileSystem copy;
+    ASSERT_TRUE(copy.CreateDirectory("/store").ok());
+    for (const auto& [name, bytes] : disk_.AllFiles()) {
+      std::string altered = bytes;
+      if (name == path) altered[bytes.find(absl::StrCat("facts of turn ", damaged))] = '#';
+      const auto file = copy.Open(name, OpenMode::kCreate);
+      ASSERT_TRUE((*file)->Write(0, std::as_bytes(std::span(altered))).ok());
+    }
+    StoreReport report;
+    const auto store = SessionStore::Open(copy, kFolder, options_, report);
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_EQ((*store)->Find(a.id)->turns, damaged);
+    const bool last = damaged == 3;  // as if the power had failed in it
+    EXPECT_EQ((*store)->names_in_doubt(), !last);
+    ASSERT_EQ(report.damage.size(), last ? 0u : 1u);
+    if (last) continue;
+    EXPECT_THAT(report.damage[0], Fails(absl::StatusCode::kDataLoss, "commits behind it are lost"));
+    EXPECT_EQ(report.set_aside[0], path + ".damaged");
+  }
+}
+
+TEST_F(SessionStoreTest, APageOfRubbishTakesFewSessionsWithIt) {
+  Open();
+  constexpr int kSessions = 300;
+  for (int i = 0; i < kSessions; ++i) Create(absl::StrCat("session ", i));
+  for (const SessionRecord& one : store_->List(std::nullopt, "", {}, kSessions)) Feed(one, {1, 2});
+  Open();
+  store_.reset();
+  const size_t pages = disk_.AllFiles().at("/store/catalogue.1.db").size() / 4096;
+  ASSERT_GT(pages, 10u);
+  for (size_t page = 2; page < pages; ++page) {
+    PowerLossFileSystem copy;
+    ASSERT_TRUE(copy.CreateDirectory("/store").ok());
+    std::string bytes = disk_.AllFiles().at("/store/catalogue.1.db");
+    bytes.replace(page * 4096, 4096, std::string(4096, '#'));
+    const auto file = copy.Open("/store/catalogue.1.db", OpenMode::kCreate);
+    ASSERT_TRUE((*file)->Write(0, std::as_bytes(std::span(bytes))).ok());
+    StoreReport report;
+    const auto store = SessionStore::Open(copy, kFolder, options_, report);
+    ASSERT_TRUE(store.ok()) << page << store.status();
+    // What opening has not read is found when it is, and mended by the next commit.
+    for (const SessionRecord& one : (*store)->List(std::nullopt, "", {}, kSessions)) {
+      (void)(*store)->ReadTurns(one.id, 0, 10);
+    }
+    EXPECT_TRUE((*store)->Apply({CreateSession{NamedSession(**store, "new")}}).ok());
+    int whole = 0;
+    for (const SessionRecord& one : (*store)->List(std::nullopt, "session", {}, kSessions)) {
+      if (one.status == SessionStatus::kLost) continue;
+      EXPECT_EQ((*store)->ReadTurns(one.id, 0, 10)->size(), 1u);
+      EXPECT_EQ(one.fed_tokens, 2);
+      ++whole;
+    }
+    EXPECT_GT(whole, kSessions / 2) << page;
+    EXPECT_TRUE(whole == kSessions || copy.AllFiles().contains("/store/catalogue.1.db.damaged"));
+    if ((*store)->List(std::nullopt, "session", {}, kSessions).size() < kSessions) {
+      EXPECT_TRUE((*store)->names_in_doubt()) << page;
+    }
+  }
+}
+
+TEST_F(SessionStoreTest, ANewerStoreIsLeftAlone) {
+  Open();
+  store_.reset();
+  ASSERT_TRUE(
+      (*Database::Open(disk_, "/store/catalogue.1.db"))->Execute("PRAGMA user_version = 2").ok());
+  EXPECT_THAT(
+      SessionStore::Open(files_, kFolder, options_, report_).status(),
+      Fails(absl::StatusCode::kFailedPrecondition, "is of version 2, this program reads up to 1"));
+  EXPECT_TRUE(disk_.AllFiles().contains("/store/catalogue.1.db"));
+}
+
+TEST_F(SessionStoreTest, ADamagedSnapshotIsSetAside) {
+  Open();
+  const SessionRecord a = Create("a");
+  Feed(a, {1});
+  const SnapshotRecord snapshot = Snapshot(a);
+  const std::string path = store_->SnapshotPath(snapshot.id);
+  Alter(path, "bytes of a state");
+  EXPECT_THAT(SlabReader::Open(files_, path).status(), Fails(absl::StatusCode::kDataLoss, path));
+  EXPECT_EQ(store_->Apply({DropDamagedSnapshot{a.id, snapshot.id}}), absl::OkStatus());
+  EXPECT_EQ(store_->Find(a.id)->status, SessionStatus::kLive) << "its log has everything";
+  EXPECT_TRUE(disk_.AllFiles().contains(path + ".damaged"));
+  EXPECT_TRUE(store_->ReadSnapshots(a.id)->empty());
+}
+
+TEST_F(SessionStoreTest, LongLogsLoseWhatTwoSnapshotsStandFor) {
+  options_.limits.log_bytes_per_session = 50;
+  Open();
+  const SessionRecord a = Create("a");
+  const std::vector<int32_t> tokens(40, 1);
+  std::vector<SnapshotRecord> snapshots;
+  for (int i = 0; i < 4; ++i) {
+    Feed(a, tokens);
+    snapshots.push_back(Snapshot(a));
+  }
+  EXPECT_EQ(store_->Find(a.id)->first_turn, 3);
+  EXPECT_EQ(*store_->ReadSnapshots(a.id),
+            (std::vector<SnapshotRecord>{snapshots[2], snapshots[3]}));
+  EXPECT_FALSE(disk_.AllFiles().contains(store_->SnapshotPath(snapshots[0].id)));
+  EXPECT_THAT(store_->Apply({RewindSession{a.id, 100, ""}}),
+              Fails(absl::StatusCode::kOutOfRange, "position 100 is not in its log"));
+  EXPECT_EQ(store_->Apply({RewindSession{a.id, 130, ""}}), absl::OkStatus());
+  EXPECT_EQ(store_->Apply({DropDamagedSnapshot{a.id, snapshots[2].id}}), absl::OkStatus());
+  EXPECT_EQ(store_->Find(a.id)->status, SessionStatus::kLost);
+}
+
+TEST_F(SessionStoreTest, CheckpointsKeepTheirSnapshots) {
+  Open();
+  const SessionRecord a = Create("a");
+  Feed(a, {1});
+  const SnapshotRecord first = Snapshot(a);
+  ASSERT_TRUE(store_->Apply({AddCheckpoint{a.id, {"start", 1, absl::UnixEpoch()}}}).ok());
+  EXPECT_THAT(store_->Apply({AddCheckpoint{a.id, {"start", 1, absl::UnixEpoch()}}}),
+              Fails(absl::StatusCode::kAlreadyExists, "checkpoint start"));
+  for (int i = 0; i < 3; ++i) {
+    Feed(a, {2});
+    Snapshot(a);
+  }
+  EXPECT_EQ(store_->ReadSnapshots(a.id)->front(), first);
+  EXPECT_EQ(store_->ReadCheckpoints(a.id)->size(), 1u);
+  ASSERT_TRUE(store_->Apply({DropCheckpoint{a.id, "start"}}).ok());
+  EXPECT_EQ(store_->ReadSnapshots(a.id)->size(), 2u);
+}
+
+TEST_F(SessionStoreTest, ForksShareSnapshotsUntilTheLastIsDeleted) {
+  Open();
+  const SessionRecord a = Create("a");
+  Feed(a, {1, 2});
+  const std::string path = store_->SnapshotPath(Snapshot(a).id);
+  Feed(a, {3});
+  const SessionRecord b = NamedSession(*store_, "b");
+  EXPECT_EQ(store_->Apply({ForkSession{a.id, b}, RewindSession{b.id, 1, ""}}), absl::OkStatus());
+  EXPECT_EQ(store_->Find(b.id)->fed_tokens, 1);
+  const SessionRecord c = NamedSession(*store_, "c");
+  EXPECT_EQ(store_->Apply({ForkSession{a.id, c}}), absl::OkStatus());
+  EXPECT_EQ(*store_->ReadTurns(c.id, 0, 9), *store_->ReadTurns(a.id, 0, 9));
+  EXPECT_EQ(store_->Apply({DeleteSession{a.id}}), absl::OkStatus());
+  Open();
+  EXPECT_EQ(report_.orphans_removed, 0);
+  EXPECT_TRUE(disk_.AllFiles().contains(path));
+  EXPECT_EQ(store_->Apply({DeleteSession{c.id}}), absl::OkStatus());
+  EXPECT_FALSE(disk_.AllFiles().contains(path));
+}
+
+TEST_F(SessionStoreTest, WhatIsNotDurableIsLostByNameAndPosition) {
+  Open();
+  const SessionRecord a = Create("a", Durability::kNone);
+  const SessionRecord b = Create("b", Durability::kNone);
+  for (const SessionRecord& session : {a, b}) {
+    ASSERT_TRUE(store_
+                    ->Apply({AddTurn{session.id, Turn{.begin = 0, .pending_token = 1}, 500,
+                                     absl::UnixEpoch(), std::nullopt}})
+                    .ok());
+  }
+  Snapshot(b);
+  Open();
+  ASSERT_EQ(report_.lost.size(), 1u);
+  EXPECT_EQ(store_->Find(a.id)->status, SessionStatus::kLost);
+  EXPECT_EQ(store_->Find(a.id)->position(), 501);
+  EXPECT_EQ(store_->Find(b.id)->status, SessionStatus::kLive);
+  EXPECT_THAT(store_->Apply({TurnOf(a.id, TokenTurn(500, {1}))}),
+              Fails(absl::StatusCode::kFailedPrecondition, "was lost at position 501"));
+  // Once it goes on, its snapshot is not all of it any more.
+  ASSERT_TRUE(store_->Apply({ChangeSession{.session = b.id, .parked = false}}).ok());
+  Open();
+  EXPECT_EQ(store_->Find(b.id)->status, SessionStatus::kLost);
+  EXPECT_EQ(store_->Apply({DeleteSession{a.id}, CreateSession{NamedSession(*store_, "a")}}),
+            absl::OkStatus());
+}
+
+TEST_F(SessionStoreTest, OwnersHaveLimits) {
+  options_.limits.sessions_per_owner = 2;
+  options_.limits.bytes_per_owner = 300;
+  Open();
+  const SessionRecord a = Create("a");
+  Create("b");
+  EXPECT_THAT(store_->Apply({CreateSession{NamedSession(*store_, "c")}}),
+              Fails(absl::StatusCode::kResourceExhausted, "has 2 stored sessions"));
+  EXPECT_THAT(store_->Apply({TurnOf(a.id, TokenTurn(0, std::vector<int32_t>(400, 1)))}),
+              Fails(absl::StatusCode::kResourceExhausted, "of 300 allowed"));
+  EXPECT_THAT(store_->Apply({CreateSession{NamedSession(*store_, "a")}}),
+              Fails(absl::StatusCode::kAlreadyExists, "there is a session a already"));
+}
+
+TEST_F(SessionStoreTest, AHugeTurnIsRefusedAndNobodyElse) {
+  Open();
+  const SessionRecord a = Create("a");
+  AddTurn huge = TurnOf(a.id, TokenTurn(0, {1}));
+  huge.request = RequestRecord{.key = "key", .reply = std::string(size_t{65} << 20, 'x')};
+  EXPECT_THAT(store_->Apply({huge}),
+              Fails(absl::StatusCode::kInvalidArgument, "a row has room for"));
+  EXPECT_EQ(store_->stats().written_anew, 0);
+  Feed(a, {1});
+}
+
+TEST_F(SessionStoreTest, OldRequestsAreForgotten) {
+  options_.requests_kept = 3;
+  Open();
+  const SessionRecord a = Create("a");
+  for (int i = 0; i < 10; ++i) {
+    if (i == 5) Open();
+    AddTurn change = TurnOf(a.id, TokenTurn(i, {1}));
+    change.request = RequestRecord{.owner = "owner", .key = absl::StrCat(i)};
+    ASSERT_TRUE(store_->Apply({change}).ok());
+  }
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(store_->FindRequest("owner", absl::StrCat(i))->has_value(), i >= 7) << i;
+  }
+}
+
+TEST_F(SessionStoreTest, ListsInOrderPageByPage) {
+  Open();
+  for (const char* name : {"b1", "a", "b3", "b2"}) Create(name);
+  std::vector<std::string> names;
+  std::pair<std::string, std::string> after;
+  while (true) {
+    const std::vector<SessionRecord> page = store_->List("owner", "b", after, 2);
+    if (page.empty()) break;
+    for (const SessionRecord& one : page) names.push_back(one.name);
+    after = {page.back().owner, page.back().name};
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"b1", "b2", "b3"}));
+  EXPECT_TRUE(store_->List("other", "", {}, 10).empty());
+}
+
+TEST(SessionStoreFolderTest, ASecondServerIsRefused) {
+  StoreFolder folder;
+  PosixFileSystem files;
+  StoreReport report;
+  const auto first = SessionStore::Open(files, folder.path(), {}, report);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_THAT(SessionStore::Open(files, folder.path(), {}, report).status(),
+              Fails(absl::StatusCode::kFailedPrecondition, "held by process"));
+}
+
+}  // namespace
+}  // namespace mneme
