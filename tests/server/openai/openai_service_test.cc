@@ -91,7 +91,6 @@ class OpenAiServiceTest : public ::testing::Test {
   std::unique_ptr<Security> security_;
   FakeEngine engine_;
   std::unique_ptr<OpenAiService> service_;
-  SessionRoutes sessions_{access_};
   std::unique_ptr<HttpServer> server_;
 };
 
