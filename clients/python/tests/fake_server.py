@@ -141,5 +141,7 @@ class FakeServer:
     Create = Get = List = Fork = Delete = InspectMemory = ForgetSegments = _next
 
 
-def session(name: str, position: int = 0, ttl_ms: int = -1) -> sessions_pb2.Session:
-    return sessions_pb2.Session(name=name, position=position, ttl_ms=ttl_ms, state_bytes=1024)
+def session(name: str, position: int = 0, ttl_ms: int = -1, **more: Any) -> sessions_pb2.Session:
+    return sessions_pb2.Session(
+        name=name, position=position, ttl_ms=ttl_ms, state_bytes=1024, **more
+    )

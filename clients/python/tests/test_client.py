@@ -408,9 +408,14 @@ def test_sessions(server, client):
     assert (info.name, info.position, info.ttl, info.state_bytes) == ("a", 3, 1.5, 1024)
     assert info.create_time.tzinfo is not None
     assert (info.max_context, info.context_full) == (0, False)
-    server.says(session("a", max_context=16, context_full=True))
+    assert info.residency == "device"
+    server.says(
+        session(
+            "a", max_context=16, context_full=True, residency=sessions_pb2.RESIDENCY_HOST
+        )
+    )
     info = client.sessions.get("a")
-    assert (info.max_context, info.context_full) == (16, True)
+    assert (info.max_context, info.context_full, info.residency) == (16, True, "host")
 
     server.says(session("a"))
     assert client.sessions.create("a", ttl=math.inf).ttl == math.inf
