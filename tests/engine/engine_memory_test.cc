@@ -15,6 +15,7 @@
 #include "engine/status_payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/outcome.h"
 #include "tests/models/matrix_spec.h"
 #include "tests/models/memoria_state.h"
 #include "tests/models/test_folder.h"
@@ -28,30 +29,6 @@ using testing::HasSubstr;
 
 constexpr int kVocab = 259;
 constexpr int kFewest = 13;  // engrams that a session of the tiny model has room for
-
-struct Outcome {
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
-  TokenEvent last;
-
-  const Usage& usage() const { return last.usage; }
-};
-
-Outcome Collect(TokenStream& stream) {
-  Outcome outcome;
-  for (;;) {
-    std::optional<TokenEvent> event = stream.Next(absl::Seconds(60));
-    if (!event.has_value()) {
-      outcome.last.status = absl::DeadlineExceededError("nothing came for a minute");
-      return outcome;
-    }
-    outcome.tokens.insert(outcome.tokens.end(), event->token_ids.begin(), event->token_ids.end());
-    for (const TokenLogprob& entry : event->logprobs) outcome.logprobs.push_back(entry.logprob);
-    if (!event->is_last) continue;
-    outcome.last = *std::move(event);
-    return outcome;
-  }
-}
 
 Request MakeRequest(std::vector<int32_t> prompt, int tokens, const std::string& session = "",
                     const std::string& owner = "") {

@@ -19,6 +19,7 @@
 #include "engine/status_payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/outcome.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
 #include "tests/support/fake_model.h"
@@ -30,30 +31,6 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int kVocab = 259;
-
-struct Outcome {
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
-  TokenEvent last;
-
-  const absl::Status& status() const { return last.status; }
-};
-
-Outcome Collect(TokenStream& stream) {
-  Outcome outcome;
-  for (;;) {
-    std::optional<TokenEvent> event = stream.Next(absl::Seconds(60));
-    if (!event.has_value()) {
-      outcome.last.status = absl::DeadlineExceededError("nothing came for a minute");
-      return outcome;
-    }
-    outcome.tokens.insert(outcome.tokens.end(), event->token_ids.begin(), event->token_ids.end());
-    for (const TokenLogprob& entry : event->logprobs) outcome.logprobs.push_back(entry.logprob);
-    if (!event->is_last) continue;
-    outcome.last = *std::move(event);
-    return outcome;
-  }
-}
 
 Request MakeRequest(std::vector<int32_t> prompt, int tokens, const std::string& session = "") {
   Request request;
