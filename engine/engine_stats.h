@@ -110,7 +110,7 @@ inline std::vector<double> StepBounds() {
           0.05,   0.1,     0.25,   0.5,   1,      2.5,   5,    10};
 }
 
-// What sessions that cross into another segment say of their engrams.
+// Reports of sessions that cross into another segment, on their engrams.
 struct EngramStats {
   static std::vector<double> CountBounds() {
     return {0, 10, 25, 50, 100, 200, 400, 600, 800, 1000, 1500, 2000, 4000, 8000};

@@ -1,4 +1,4 @@
-// What an answer drew on, of models that make engrams.
+// The engrams that an answer drew on, of models that make some.
 #pragma once
 
 #include <compare>

@@ -96,7 +96,7 @@ struct Usage {
   // Engrams were evicted from the session whose lifespan was not over, at some time since its
   // birth, or from one of the choices. In the last event.
   bool memory_evicted = false;
-  // What choice 0 drew on. If asked for, in the last event.
+  // The engrams that choice 0 drew on: in the last event, if asked for.
   std::optional<MemoryUse> memory_use;
 };
 
@@ -232,7 +232,7 @@ enum class Residence : uint8_t {
   kComing,    // with the host, on its way to its slab
 };
 
-// What is moving is on the device as long as it has a slab.
+// A state that is moving counts as on the device: it has its slab.
 constexpr bool IsParked(Residence residence) { return residence == Residence::kParked; }
 
 struct SessionInfo {

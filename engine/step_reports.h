@@ -1,4 +1,4 @@
-// What crossings of a step say of their sessions' engrams, on the host.
+// The reports of a step's crossings on their sessions' engrams, on the host.
 #pragma once
 
 #include <bit>

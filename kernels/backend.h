@@ -153,7 +153,7 @@ class Backend {
   }
   // Copies that begin when the work queued so far is done; work queued later does not wait for
   // them. Once they are done, `on_done` is called, maybe by another thread and before this returns.
-  // What fails is an error of Synchronize().
+  // A failure is an error of Synchronize().
   virtual std::unique_ptr<Transfer> BeginTransfer(std::span<const TransferPiece> pieces,
                                                   TransferDirection direction,
                                                   std::function<void()> on_done);

@@ -61,7 +61,7 @@ uint64_t NumberOf(absl::string_view key);
 // time.
 class Catalogue {
  public:
-  // What opening, or writing anew, could not keep.
+  // Rows and files that opening, or writing anew, could not keep.
   struct Damage {
     std::vector<std::string> set_aside;  // paths
     std::vector<absl::Status> rows;      // that were dropped

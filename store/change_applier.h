@@ -33,7 +33,7 @@ struct StagedCommit {
   void Add(StagedCommit&& other);
 };
 
-// What was committed before.
+// The sessions as they were committed before.
 class CommittedSessions {
  public:
   virtual ~CommittedSessions() = default;

@@ -9,7 +9,7 @@
 
 namespace mneme {
 
-// Of the bytes of which `crc` is the sum, 0 for none, followed by `bytes`.
+// The sum of bytes whose sum is `crc`, 0 for none, followed by `bytes`.
 uint32_t Crc32c(uint32_t crc, std::span<const std::byte> bytes);
 inline uint32_t Crc32c(uint32_t crc, absl::string_view bytes) {
   return Crc32c(crc, std::as_bytes(std::span(bytes.data(), bytes.size())));

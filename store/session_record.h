@@ -1,4 +1,4 @@
-// What the store keeps of sessions: plain data, and its bytes in rows of the catalogue.
+// Records of sessions: plain data, and its bytes in rows of the catalogue.
 //
 // Versions. Each record begins with a version, and readers refuse those above their own
 // (FAILED_PRECONDITION). Kinds of events are numbers that are never given to another kind; one that

@@ -99,7 +99,7 @@ class SessionManager {
   absl::StatusOr<SessionInfo> Fork(const SessionKey& source, const SessionKey& target,
                                    absl::Duration ttl, int slabs_awaited);
   absl::Status Delete(const SessionKey& key);
-  // Of an idle session.
+  // Copies fields of an idle session.
   absl::Status ReadState(const SessionKey& key, StateImage& image);
   // An idle session that is to be read or changed, with its slab: waits for that, where it is
   // parked.

@@ -1,4 +1,4 @@
-// What people and programs ask of a session's engrams: small tables that are made of their graph.
+// Views of a session's engrams for people and programs: small tables made of their graph.
 #pragma once
 
 #include <cstdint>

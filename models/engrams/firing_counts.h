@@ -25,7 +25,7 @@ class FiringCounts {
   int64_t Together(size_t i, size_t j) const;
   // EngramStore::steps: of a history; 0: there is none, but counts.
   int steps() const { return static_cast<int>(words_ * kWordBits); }
-  // Of a history: bit s % steps() of the engram in slot i.
+  // Bit s % steps() of the engram in slot i, where a history is kept.
   bool fired(size_t i, int bit) const {
     return (fired_[i * words_ + static_cast<size_t>(bit) / kWordBits] >> (bit % kWordBits) & 1) > 0;
   }
