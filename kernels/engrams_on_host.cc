@@ -207,7 +207,7 @@ void Retrieve(const EngramRules& rules, const Engrams<Number>& engrams, int segm
   engrams.fact(kEngramNullRecalled) = null_recalled ? 1 : 0;
 }
 
-// Of a session whose segment has begun.
+// The report of a session whose segment has begun.
 template <typename Number>
 void Report(const EngramRules& rules, const Engrams<Number>& engrams, int segment,
             int32_t* report) {

@@ -51,9 +51,8 @@ class Engrams {
 
 // Where a crossing reports: the words of its place among a step's, or null where nobody wants any.
 int32_t* ReportOf(const EngramReports& reports, int64_t crossing);
-// A number of a report.
+// A number as a word of a report.
 inline int32_t ReportWord(double x) { return std::bit_cast<int32_t>(static_cast<float>(x)); }
-inline float ReportNumber(int32_t word) { return std::bit_cast<float>(word); }
 
 // The score of a vector, from its squared distances to the working engrams; of kNegSquare from that
 // to their mean, and the mean of their own squared distances to it.

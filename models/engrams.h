@@ -5,7 +5,7 @@
 
 namespace mneme {
 
-// By what they were.
+// How many engrams of each kind were forgotten.
 struct ForgottenEngrams {
   int working = 0, short_term = 0, long_term = 0;
 

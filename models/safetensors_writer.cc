@@ -18,7 +18,15 @@ namespace {
 // Tensors of a fresh file begin where any element type and vector load is aligned.
 constexpr size_t kHeaderAlignment = 64;
 
-const char* FormatName(DType dtype) {
+std::string PartialPath(absl::string_view path) { return absl::StrCat(path, ".partial"); }
+
+absl::Status SystemError(absl::string_view what, absl::string_view path) {
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path));
+}
+
+}  // namespace
+
+absl::string_view SafetensorsName(DType dtype) {
   switch (dtype) {
     case DType::kF64:
       return "F64";
@@ -42,18 +50,30 @@ const char* FormatName(DType dtype) {
   return "?";
 }
 
-std::string PartialPath(absl::string_view path) { return absl::StrCat(path, ".partial"); }
-
-absl::Status SystemError(absl::string_view what, absl::string_view path) {
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path));
-}
-
-}  // namespace
-
 int64_t SafetensorsSpec::bytes() const {
   int64_t n = SizeOf(dtype);
   for (const int64_t dim : shape) n *= dim;
   return n;
+}
+
+std::string SafetensorsHeaderBytes(std::span<const SafetensorsSpec> specs,
+                                   const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  int64_t offset = 0;
+  for (const SafetensorsSpec& spec : specs) {
+    header[spec.name] = {{"dtype", std::string(SafetensorsName(spec.dtype))},
+                         {"shape", spec.shape},
+                         {"data_offsets", {offset, offset + spec.bytes()}}};
+    offset += spec.bytes();
+  }
+  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  uint64_t length = text.size();
+  while ((sizeof(length) + length) % kHeaderAlignment != 0) ++length;
+  std::string bytes(sizeof(length), '\0');
+  std::memcpy(bytes.data(), &length, sizeof(length));
+  absl::StrAppend(&bytes, text, std::string(length - text.size(), ' '));
+  return bytes;
 }
 
 SafetensorsWriter::SafetensorsWriter(std::string path, std::FILE* file, int64_t data_bytes)
@@ -68,24 +88,15 @@ SafetensorsWriter::~SafetensorsWriter() {
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     absl::string_view path, std::span<const SafetensorsSpec> specs,
     const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  int64_t offset = 0;
+  int64_t data_bytes = 0;
   std::set<absl::string_view> names;
   for (const SafetensorsSpec& spec : specs) {
     if (!names.insert(spec.name).second) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": tensor \"", spec.name, "\" is to be written twice"));
     }
-    header[spec.name] = {{"dtype", FormatName(spec.dtype)},
-                         {"shape", spec.shape},
-                         {"data_offsets", {offset, offset + spec.bytes()}}};
-    offset += spec.bytes();
+    data_bytes += spec.bytes();
   }
-  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  const uint64_t length_bytes = sizeof(uint64_t);
-  while ((length_bytes + text.size()) % kHeaderAlignment != 0) text.push_back(' ');
-
   // The finished file is renamed to `path`, which must not do away with a device or a folder.
   std::error_code ignored;
   const std::filesystem::file_status target = std::filesystem::status(std::string(path), ignored);
@@ -94,10 +105,9 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   }
   std::FILE* file = std::fopen(PartialPath(path).c_str(), "wb");
   if (file == nullptr) return SystemError("create", PartialPath(path));
-  auto writer = absl::WrapUnique(new SafetensorsWriter(std::string(path), file, offset));
-  const uint64_t length = text.size();
-  if (std::fwrite(&length, sizeof(length), 1, file) != 1 ||
-      std::fwrite(text.data(), 1, text.size(), file) != text.size()) {
+  auto writer = absl::WrapUnique(new SafetensorsWriter(std::string(path), file, data_bytes));
+  const std::string header = SafetensorsHeaderBytes(specs, metadata);
+  if (std::fwrite(header.data(), 1, header.size(), file) != header.size()) {
     return SystemError("write", PartialPath(path));
   }
   return writer;

@@ -26,6 +26,14 @@ struct SafetensorsSpec {
   int64_t bytes() const;
 };
 
+// The format's name of an element type: "BF16".
+absl::string_view SafetensorsName(DType dtype);
+
+// The first bytes of a file, up to its first tensor: tensors lie in the order of `specs`, whose
+// names differ, and `metadata` stands in front of them. As long as a multiple of 64.
+std::string SafetensorsHeaderBytes(std::span<const SafetensorsSpec> specs,
+                                   const std::map<std::string, std::string>& metadata);
+
 // Writes to "<path>.partial" and renames it on Finish(), so that nobody ever reads half a file; an
 // unfinished one is removed. Errors name the path and what the system said.
 class SafetensorsWriter {

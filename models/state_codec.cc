@@ -76,12 +76,26 @@ void DecodeValues(const StateField& field, const std::byte* stored, int64_t coun
   }
 }
 
+// That of a row of int8 whose largest magnitude is `largest`. Numbers that were such a row are its
+// multiples again: the quotient may be the number next to the scale that they had.
+float ScaleOf(const float* values, int64_t count, float largest) {
+  const float quotient = largest / kLargestI8;
+  for (const float scale :
+       {quotient, std::nextafter(quotient, 0.0f), std::nextafter(quotient, largest)}) {
+    const bool fits = scale > 0 && std::all_of(values, values + count, [scale](float value) {
+                        return scale * std::nearbyint(value / scale) == value;
+                      });
+    if (fits) return scale;
+  }
+  return quotient;
+}
+
 // The same the other way. A number that f16 cannot hold becomes its largest, as kernels store it.
 void EncodeValues(const StateField& field, const float* values, int64_t count, std::byte* stored) {
   if (IsScaled(field)) {
     float largest = 0;
     for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(values[i]));
-    const float scale = largest / kLargestI8;
+    const float scale = ScaleOf(values, count, largest);
     const int64_t bytes = StateRowPitch(field.dtype, count);
     std::memset(stored, 0, static_cast<size_t>(bytes));
     for (int64_t i = 0; i < count && scale > 0; ++i) {
@@ -262,94 +276,149 @@ int64_t StateImage::bytes() const {
   return bytes;
 }
 
-absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
-                                           const std::byte* slab, int64_t tokens) {
-  const StateLayout& layout = model.state_layout();
-  constexpr int64_t kScratchBytes = 1 << 12;
-  std::vector<std::byte> host(static_cast<size_t>(layout.slab_bytes()));
-  {
-    // Rows are only ever appended, so that they are read where they are.
-    const int64_t bytes = std::max<int64_t>(layout.fixed_bytes(), 1);
-    MNEME_ASSIGN_OR_RETURN(const Buffer copy, Buffer::Allocate(backend, bytes));
-    MNEME_ASSIGN_OR_RETURN(const Tensor slots, Tensor::Allocate(backend, DType::kI32, {1}));
-    MNEME_ASSIGN_OR_RETURN(Workspace workspace, Workspace::Create(backend, kScratchBytes));
-    backend.Copy(copy.data(), slab, layout.fixed_bytes());
-    backend.Zero(slots.view().data, sizeof(int32_t));  // the copy is slab 0 of a pool of one
-    const StepBatch no_batch;
-    ForwardContext ctx{.backend = backend,
-                       .workspace = workspace,
-                       .batch = no_batch,
-                       .slabs = {copy.data(), bytes}};
-    if (tokens > 0) model.Settle(ctx, slots.view());
-    backend.CopyToHost(host.data(), copy.data(), layout.fixed_bytes());
-    for (const ByteRange& blocks : FilledBlocks(layout, tokens)) {
-      backend.CopyToHost(host.data() + blocks.begin, slab + blocks.begin,
-                         blocks.end - blocks.begin);
-    }
-    MNEME_RETURN_IF_ERROR(backend.Synchronize());
-  }
-
-  CanonicalState state{.tokens = tokens};
+std::vector<StateTensorSpec> CanonicalTensors(const StateLayout& layout, int64_t tokens) {
+  std::vector<StateTensorSpec> specs;
   for (const StateField& field : layout.fields()) {
-    if (IsSaved(field)) state.tensors.push_back(DecodeField(layout, field, host.data(), tokens));
+    if (!IsSaved(field)) continue;
+    specs.push_back({.name = field.name,
+                     .dtype = CanonicalDType(field),
+                     .shape = CanonicalShape(field, tokens)});
   }
+  return specs;
+}
+
+StateCopy::StateCopy(const Model& model)
+    : model_(model),
+      layout_(model.state_layout()),
+      slab_(new std::byte[static_cast<size_t>(layout_.slab_bytes())]) {
+  for (const StateField& field : layout_.fields()) {
+    if (IsSaved(field)) saved_.push_back(&field);
+  }
+  Clear(/*tokens=*/0);
+}
+
+// Of a session that was fed so many tokens, and whose bytes are all zero.
+void StateCopy::Clear(int64_t tokens) {
+  tokens_ = tokens;
+  std::memset(slab_.get(), 0, static_cast<size_t>(layout_.fixed_bytes()));
+  for (const ByteRange& blocks : FilledBlocks(layout_, tokens)) {
+    std::memset(slab_.get() + blocks.begin, 0, static_cast<size_t>(blocks.end - blocks.begin));
+  }
+}
+
+absl::Status StateCopy::Read(Backend& backend, const std::byte* slab, int64_t tokens) {
+  constexpr int64_t kScratchBytes = 1 << 12;
+  tokens_ = tokens;
+  // Rows are only ever appended, so that they are read where they are.
+  const int64_t bytes = std::max<int64_t>(layout_.fixed_bytes(), 1);
+  MNEME_ASSIGN_OR_RETURN(const Buffer copy, Buffer::Allocate(backend, bytes));
+  MNEME_ASSIGN_OR_RETURN(const Tensor slots, Tensor::Allocate(backend, DType::kI32, {1}));
+  MNEME_ASSIGN_OR_RETURN(Workspace workspace, Workspace::Create(backend, kScratchBytes));
+  backend.Copy(copy.data(), slab, layout_.fixed_bytes());
+  backend.Zero(slots.view().data, sizeof(int32_t));  // the copy is slab 0 of a pool of one
+  const StepBatch no_batch;
+  ForwardContext ctx{
+      .backend = backend, .workspace = workspace, .batch = no_batch, .slabs = {copy.data(), bytes}};
+  if (tokens > 0) model_.Settle(ctx, slots.view());
+  backend.CopyToHost(slab_.get(), copy.data(), layout_.fixed_bytes());
+  for (const ByteRange& blocks : FilledBlocks(layout_, tokens)) {
+    backend.CopyToHost(slab_.get() + blocks.begin, slab + blocks.begin, blocks.end - blocks.begin);
+  }
+  return backend.Synchronize();
+}
+
+StateTensor StateCopy::Decode(size_t index) const {
+  return DecodeField(layout_, *saved_.at(index), slab_.get(), tokens_);
+}
+
+CanonicalState StateCopy::Decode() const {
+  CanonicalState state{.tokens = tokens_};
+  for (size_t i = 0; i < saved_.size(); ++i) state.tensors.push_back(Decode(i));
   return state;
 }
 
-absl::Status EncodeState(Backend& backend, const Model& model, const CanonicalState& state,
-                         std::byte* slab) {
-  const StateLayout& layout = model.state_layout();
+// Whether the field holds all of the tensor's numbers as they are.
+bool StateCopy::EncodeField(const StateField& field, const StateTensor& tensor) {
+  const int64_t values = ValuesOfRow(field);
+  const int64_t row_bytes = values * SizeOf(tensor.dtype);
+  if (!IsNumber(CanonicalDType(field)) || tensor.dtype == field.dtype) {
+    ForEachWrittenRow(layout_, field, slab_.get(), tokens_, [&](int64_t offset, int64_t row) {
+      std::memcpy(slab_.get() + offset, tensor.bytes.data() + row * row_bytes,
+                  static_cast<size_t>(row_bytes));
+    });
+    return true;
+  }
+  const std::vector<float> numbers = AsF32(tensor);
+  StateTensor given{.dtype = tensor.dtype};
+  StateTensor stored{.dtype = CanonicalDType(field)};
+  stored.bytes.resize(static_cast<size_t>(values * SizeOf(stored.dtype)));
+  bool exact = true;
+  ForEachWrittenRow(layout_, field, slab_.get(), tokens_, [&](int64_t offset, int64_t row) {
+    EncodeValues(field, numbers.data() + row * values, values, slab_.get() + offset);
+    if (!exact) return;
+    DecodeValues(field, slab_.get() + offset, values, stored.bytes.data());
+    const auto begin = tensor.bytes.begin() + row * row_bytes;
+    given.bytes.assign(begin, begin + row_bytes);
+    exact = stored.Numbers() == given.Numbers();
+  });
+  return exact;
+}
+
+absl::Status StateCopy::Encode(const CanonicalState& state) {
   std::map<absl::string_view, const StateTensor*> tensors;
   for (const StateTensor& tensor : state.tensors) {
     if (!tensors.emplace(tensor.name, &tensor).second) return Wrong(tensor.name, "is there twice");
   }
-  std::vector<std::byte> host(static_cast<size_t>(layout.slab_bytes()));
-  size_t used = 0;
-  for (const StateField& field : layout.fields()) {
-    if (!IsSaved(field)) continue;  // zeros: nothing is held back
-    const auto it = tensors.find(field.name);
-    if (it == tensors.end()) return Wrong(field.name, "is missing");
-    const StateTensor& tensor = *it->second;
-    MNEME_RETURN_IF_ERROR(CheckTensor(field, tensor, state.tokens));
-    ++used;
-    const int64_t values = ValuesOfRow(field);
-    if (IsNumber(CanonicalDType(field)) && tensor.dtype != field.dtype) {
-      const std::vector<float> numbers = AsF32(tensor);
-      ForEachWrittenRow(layout, field, host.data(), state.tokens, [&](int64_t offset, int64_t row) {
-        EncodeValues(field, numbers.data() + row * values, values, host.data() + offset);
-      });
-    } else {
-      const int64_t row_bytes = values * SizeOf(tensor.dtype);
-      ForEachWrittenRow(layout, field, host.data(), state.tokens, [&](int64_t offset, int64_t row) {
-        std::memcpy(host.data() + offset, tensor.bytes.data() + row * row_bytes,
-                    static_cast<size_t>(row_bytes));
-      });
-    }
+  for (const StateField* field : saved_) {
+    const auto it = tensors.find(field->name);
+    if (it == tensors.end()) return Wrong(field->name, "is missing");
+    MNEME_RETURN_IF_ERROR(CheckTensor(*field, *it->second, state.tokens));
   }
-  if (used != tensors.size()) {
+  if (saved_.size() != tensors.size()) {
     for (const auto& [name, tensor] : tensors) {
-      const auto is_field = [&](const StateField& field) {
-        return IsSaved(field) && field.name == name;
-      };
-      if (std::none_of(layout.fields().begin(), layout.fields().end(), is_field)) {
+      const auto is_field = [name = name](const StateField* field) { return field->name == name; };
+      if (std::none_of(saved_.begin(), saved_.end(), is_field)) {
         return Wrong(name, "is none of this model's");
       }
     }
   }
-  MNEME_RETURN_IF_ERROR(model.CheckState(state));
-  for (const StateField& field : layout.fields()) {
+  MNEME_RETURN_IF_ERROR(model_.CheckState(state));
+  Clear(state.tokens);  // nothing is held back
+  rounded_tensors_ = 0;
+  for (const StateField* field : saved_) {  // flags before what they guard
+    if (!EncodeField(*field, *tensors.at(field->name))) ++rounded_tensors_;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateCopy::Write(Backend& backend, std::byte* slab) {
+  for (const StateField& field : layout_.fields()) {
     if (field.initial != StateInitial::kPhase) continue;
     int32_t phase = 0;
     backend.CopyToHost(&phase, slab + field.offset, sizeof(phase));
     if (phase < 0 || phase >= field.phases) phase = 0;  // no session was born there
-    StoreAs(host.data() + field.offset, phase);
+    StoreAs(slab_.get() + field.offset, phase);
   }
-  backend.CopyFromHost(slab, host.data(), layout.fixed_bytes());
-  for (const ByteRange& blocks : FilledBlocks(layout, state.tokens)) {
-    backend.CopyFromHost(slab + blocks.begin, host.data() + blocks.begin,
+  backend.CopyFromHost(slab, slab_.get(), layout_.fixed_bytes());
+  for (const ByteRange& blocks : FilledBlocks(layout_, tokens_)) {
+    backend.CopyFromHost(slab + blocks.begin, slab_.get() + blocks.begin,
                          blocks.end - blocks.begin);
   }
   return backend.Synchronize();
+}
+
+absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
+                                           const std::byte* slab, int64_t tokens) {
+  StateCopy copy(model);
+  MNEME_RETURN_IF_ERROR(copy.Read(backend, slab, tokens));
+  return copy.Decode();
+}
+
+absl::Status EncodeState(Backend& backend, const Model& model, const CanonicalState& state,
+                         std::byte* slab) {
+  StateCopy copy(model);
+  MNEME_RETURN_IF_ERROR(copy.Encode(state));
+  return copy.Write(backend, slab);
 }
 
 }  // namespace mneme

@@ -35,16 +35,29 @@ struct StateTensor {
   Shape shape;
   std::vector<std::byte> bytes;  // row-major
 
-  // Of a dtype that is T, as bits.
+  // The elements of a tensor whose dtype is T, as bits.
   template <typename T>
   std::vector<T> Elements() const {
     std::vector<T> values(bytes.size() / sizeof(T));
     if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
     return values;
   }
-  // Of f32 or f64.
+  // The elements of a tensor of f32 or f64.
   std::vector<double> Numbers() const;
 };
+
+// A tensor but for its bytes.
+struct StateTensorSpec {
+  std::string name;
+  DType dtype = DType::kF32;
+  Shape shape;
+
+  int64_t bytes() const { return shape.elements() * SizeOf(dtype); }
+};
+
+// The tensors of the canonical state of a session that was fed `tokens` tokens, in the layout's
+// order.
+std::vector<StateTensorSpec> CanonicalTensors(const StateLayout& layout, int64_t tokens);
 
 struct CanonicalState {
   int64_t tokens = 0;  // that were fed
@@ -84,10 +97,49 @@ class StateImage {
   int64_t tokens_ = 0;
 };
 
-// Makes `slab`, backend memory of a new session (its phase stays), that state; all bytes are
-// written, but for blocks that are not filled. INVALID_ARGUMENT names the tensor that is missing,
-// is not of this model, has another dtype or shape, or says what cannot be (Model::CheckState); the
-// slab is then as it was.
+// A whole slab on the host, on its way from a session or to one: who drives a device copies, and
+// leaves it to others to make tensors of it.
+class StateCopy {
+ public:
+  // Takes the memory, and touches what has the same size whatever was fed. `model` must outlive it.
+  explicit StateCopy(const Model& model);
+
+  // --- Where the device is driven ---
+
+  // Copies the state in `slab`, of a session that was fed `tokens` tokens, as DecodeState does.
+  absl::Status Read(Backend& backend, const std::byte* slab, int64_t tokens);
+  // Makes `slab`, backend memory of a new session (its phase stays), what Encode was given; all
+  // bytes are written, but for blocks that are not filled.
+  absl::Status Write(Backend& backend, std::byte* slab);
+
+  // --- On any thread, of what was read or encoded ---
+
+  int64_t tokens() const { return tokens_; }
+  // What Write makes of a slab, of phase 0.
+  const std::byte* slab() const { return slab_.get(); }
+  std::vector<StateTensorSpec> tensors() const { return CanonicalTensors(layout_, tokens_); }
+  // Of tensors()[index].
+  StateTensor Decode(size_t index) const;
+  CanonicalState Decode() const;
+  // INVALID_ARGUMENT names the tensor that is missing, is not of this model, has another dtype or
+  // shape, or says what cannot be (Model::CheckState).
+  absl::Status Encode(const CanonicalState& state);
+  // Of the tensors that were encoded: with a number that the device's dtype does not hold.
+  int rounded_tensors() const { return rounded_tensors_; }
+
+ private:
+  void Clear(int64_t tokens);
+  bool EncodeField(const StateField& field, const StateTensor& tensor);
+
+  const Model& model_;
+  const StateLayout& layout_;
+  std::vector<const StateField*> saved_;  // in the layout's order
+  std::unique_ptr<std::byte[]> slab_;     // but for blocks that are not filled
+  int64_t tokens_ = 0;
+  int rounded_tensors_ = 0;
+};
+
+// StateCopy's Encode and Write. The slab is as it was after an error of the former.
 absl::Status EncodeState(Backend& backend, const Model& model, const CanonicalState& state,
                          std::byte* slab);
 

@@ -119,7 +119,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(BackendOptions options) 
         absl::StrCat("compute dtype ", Name(*options.compute_dtype), ", expected f32 or bf16"));
   }
   if (options.state_dtype != DType::kF32) {
-    // By the flag's name for it.
+    // The flag has a name of its own for it.
     const char* dtype = options.state_dtype == DType::kI8 ? "int8" : Name(options.state_dtype);
     return absl::InvalidArgumentError(absl::StrCat(
         "state dtype ", dtype, " (--state-dtype): the CPU keeps matrix memories in f32 only"));

@@ -137,8 +137,8 @@ struct EngramReports {
   TensorView range;  // [2] i32: of the crossings that were found last; 0 where a step begins
 };
 
-// Of the rows with tokens whose first one is at a multiple of `segment` other than 0 those from the
-// first-th on, in order, `most` of them.
+// Finds the rows with tokens whose first one is at a multiple of `segment` other than 0: from the
+// first-th of them on, in order, `most`.
 struct FindCrossingsArgs {
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding

@@ -227,8 +227,7 @@ struct SurpriseArgs {
 
 // What memories answered on its way out of the layer, as one operation: Surprise, where its
 // `surprise` is not empty, Activate of a gate, and
-//   RmsNorm     Multiply of the answer, product.a, with the gate, product.b, and RmsNorm of each
-//   head
+//   RmsNorm     Multiply of the answer, product.a, with the gate, product.b; RmsNorm of each head
 //               of product.y, which is a row of norm.x
 //   LayerNorm   LayerNorm of the answer, norm.x, and Multiply of the gate, product.a, with norm.y,
 //               which is product.b; product.y may be as LinearArgs::x here

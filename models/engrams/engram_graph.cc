@@ -46,7 +46,8 @@ EngramGraph EngramGraph::Read(const CanonicalState& state, const EngramSegments&
                               .slot = slot,
                               .lifespan = lifespans[slot],
                               .last_gain = gains[slot],
-                              .norm = dim > 0 ? NormOf(vectors.data() + slot * dim, dim) : 0});
+                              .norm = dim > 0 ? NormOf(vectors.data() + slot * dim, dim) : 0,
+                              .firings = parts.counts ? graph.counts_.Together(slot, slot) : 0});
   }
   std::sort(graph.engrams_.begin(), graph.engrams_.end(),
             [](const GraphEngram& a, const GraphEngram& b) { return a.birth < b.birth; });
@@ -62,9 +63,17 @@ EngramGraph EngramGraph::Read(const CanonicalState& state, const EngramSegments&
   return graph;
 }
 
-double EngramGraph::weight(size_t i, size_t j) const {
-  const int64_t own = together(i, i);
-  return own == 0 ? 0 : static_cast<double>(together(i, j)) / static_cast<double>(own);
+std::vector<int64_t> EngramGraph::Together(size_t i) const {
+  const std::vector<uint16_t> with = counts_.TogetherWithAll(engrams_[i].slot);
+  std::vector<int64_t> together;
+  together.reserve(engrams_.size());
+  for (const GraphEngram& engram : engrams_) together.push_back(with[engram.slot]);
+  return together;
+}
+
+double EngramGraph::Weight(size_t i, int64_t together) const {
+  const int64_t own = engrams_[i].firings;
+  return own == 0 ? 0 : static_cast<double>(together) / static_cast<double>(own);
 }
 
 }  // namespace mneme

@@ -28,6 +28,7 @@ struct GraphEngram {
   double lifespan = 0;
   double last_gain = 0;   // lifespan that it gained at the last commit at which it was recalled
   double norm = 0;        // of its vector; 0 in a graph without vectors
+  int64_t firings = 0;    // segments for which it fired; 0 in a graph without counts
   bool recalled = false;  // the open segment's tokens attend to it
 };
 
@@ -55,15 +56,13 @@ class EngramGraph {
   int32_t fact(EngramFact fact) const { return facts_[fact]; }
   // The segment that it was made of.
   int64_t source(const GraphEngram& engram) const { return engram.birth / segments_.working; }
-  // Segments since its birth; 0 of working ones.
-  int64_t age(const GraphEngram& engram) const { return source(engrams_.back()) - source(engram); }
-  // With Parts::counts. Segments for which engrams i and j, indices into `engrams`, both fired;
-  // i == j: for which that one did.
-  int64_t together(size_t i, size_t j) const {
-    return counts_.Together(engrams_[i].slot, engrams_[j].slot);
-  }
+  // Segments since its birth; 0 of working ones, whether or not any are left.
+  int64_t age(const GraphEngram& engram) const { return segment() - 1 - source(engram); }
+  // With Parts::counts. Count_ij of engram i and of each j, indices into `engrams`: segments for
+  // which both fired.
+  std::vector<int64_t> Together(size_t i) const;
   // E_ij = Count_ij / Count_ii: how likely j is recalled where i is.
-  double weight(size_t i, size_t j) const;
+  double Weight(size_t i, int64_t together) const;
   // Whether firings were lost.
   bool history_wrapped() const { return segment() > segments_.counted; }
 

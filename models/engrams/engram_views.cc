@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<EngramRow>> EngramsOf(const EngramGraph& graph,
       largest_first([&](size_t i) { return graph.engrams()[i].lifespan; });
       break;
     case EngramsQuery::Order::kFirings:
-      largest_first([&](size_t i) { return graph.together(i, i); });
+      largest_first([&](size_t i) { return graph.engrams()[i].firings; });
       break;
     case EngramsQuery::Order::kGain:
       largest_first([&](size_t i) { return graph.engrams()[i].last_gain; });
@@ -128,7 +128,6 @@ absl::StatusOr<std::vector<EngramRow>> EngramsOf(const EngramGraph& graph,
     const GraphEngram& engram = graph.engrams()[i];
     rows.push_back({.engram = engram,
                     .age = graph.age(engram),
-                    .firings = graph.together(i, i),
                     .source = RangeOf(graph, graph.source(engram))});
   }
   return rows;
@@ -148,24 +147,26 @@ absl::StatusOr<std::vector<EngramEdge>> EdgesOf(const EngramGraph& graph, const 
     std::nth_element(edges.begin(), end, edges.end(), stronger);
     edges.erase(end, edges.end());
   };
-  const auto add = [&](size_t i, size_t j) {
+  const auto add = [&](size_t i, size_t j, int64_t together) {
     const EngramEdge edge = {.from = graph.engrams()[i].birth,
                              .to = graph.engrams()[j].birth,
-                             .count = graph.together(i, j),
-                             .weight = graph.weight(i, j),
-                             .weight_back = graph.weight(j, i)};
+                             .count = together,
+                             .weight = graph.Weight(i, together),
+                             .weight_back = graph.Weight(j, together)};
     if (edge.count < query.min_count || edge.strength() < query.min_weight) return;
     edges.push_back(edge);
     if (edges.size() >= 2 * limit + 1) drop_weakest();
   };
   if (query.birth.has_value()) {
     MNEME_ASSIGN_OR_RETURN(const size_t index, IndexOf(graph, *query.birth));
+    const std::vector<int64_t> together = graph.Together(index);
     for (size_t i = 0; i < count; ++i) {
-      if (i != index) add(std::min(i, index), std::max(i, index));
+      if (i != index) add(std::min(i, index), std::max(i, index), together[i]);
     }
   } else {
     for (size_t i = 0; i < count; ++i) {
-      for (size_t j = i + 1; j < count; ++j) add(i, j);
+      const std::vector<int64_t> together = graph.Together(i);
+      for (size_t j = i + 1; j < count; ++j) add(i, j, together[j]);
     }
   }
   drop_weakest();
@@ -204,11 +205,12 @@ std::vector<ContiguityBin> ContiguityOf(const EngramGraph& graph, const Contigui
   const std::vector<GraphEngram>& engrams = graph.engrams();
   std::vector<ContiguityBin> sums(static_cast<size_t>(query.max_distance) + 1);
   for (size_t i = 0; i < engrams.size(); ++i) {
+    const std::vector<int64_t> together = graph.Together(i);
     for (size_t j = i + 1; j < engrams.size(); ++j) {
       const int64_t distance = graph.source(engrams[j]) - graph.source(engrams[i]);
       if (distance > query.max_distance) break;  // they are in order of birth
       ContiguityBin& sum = sums[static_cast<size_t>(distance)];
-      sum.mean_weight += graph.weight(i, j) + graph.weight(j, i);
+      sum.mean_weight += graph.Weight(i, together[j]) + graph.Weight(j, together[j]);
       ++sum.pairs;
     }
   }

@@ -68,7 +68,7 @@ struct MemorySummary {
 };
 struct EngramRow {
   GraphEngram engram;
-  int64_t age = 0, firings = 0;
+  int64_t age = 0;
   SegmentRange source;
 };
 struct EngramEdge {

@@ -22,6 +22,14 @@ FiringCounts FiringCounts::Read(const CanonicalState& state) {
     counts.capacity_ = static_cast<size_t>(fired->shape[0]);
     counts.words_ = static_cast<size_t>(fired->shape[1]);
     counts.fired_ = fired->Elements<uint32_t>();
+    counts.firing_.resize(counts.words_ * kWordBits);
+    for (size_t i = 0; i < counts.fired_.size(); ++i) {
+      for (uint32_t bits = counts.fired_[i]; bits != 0; bits &= bits - 1) {
+        const size_t bit =
+            i % counts.words_ * kWordBits + static_cast<size_t>(std::countr_zero(bits));
+        counts.firing_[bit].push_back(static_cast<uint32_t>(i / counts.words_));
+      }
+    }
     return counts;
   }
   const StateTensor& tensor = state.Get(kCounts);
@@ -37,6 +45,19 @@ int64_t FiringCounts::Together(size_t i, size_t j) const {
     count += std::popcount(fired_[i * words_ + w] & fired_[j * words_ + w]);
   }
   return count;
+}
+
+std::vector<uint16_t> FiringCounts::TogetherWithAll(size_t i) const {
+  if (words_ == 0) {
+    const auto row = counts_.begin() + static_cast<int64_t>(i * capacity_);
+    return {row, row + static_cast<int64_t>(capacity_)};
+  }
+  std::vector<uint16_t> together(capacity_);
+  for (int bit = 0; bit < steps(); ++bit) {
+    if (!fired(i, bit)) continue;
+    for (const uint32_t j : firing_[static_cast<size_t>(bit)]) ++together[j];
+  }
+  return together;
 }
 
 }  // namespace mneme

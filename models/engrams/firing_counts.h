@@ -23,6 +23,9 @@ class FiringCounts {
 
   // Segments for which the engrams in both slots fired; of one slot, for which that did.
   int64_t Together(size_t i, size_t j) const;
+  // The same of one slot with each. Of a history it takes as long as there were others firing when
+  // this one did, and not as long as that is.
+  std::vector<uint16_t> TogetherWithAll(size_t i) const;
   // EngramStore::steps: of a history; 0: there is none, but counts.
   int steps() const { return static_cast<int>(words_ * kWordBits); }
   // Bit s % steps() of the engram in slot i, where a history is kept.
@@ -35,7 +38,8 @@ class FiringCounts {
 
   size_t capacity_ = 0, words_ = 0;
   std::vector<uint16_t> counts_;  // [capacity, capacity]
-  std::vector<uint32_t> fired_;   // or [capacity, words]
+  std::vector<uint32_t> fired_;   // or [capacity, words], and by bits the slots that have them
+  std::vector<std::vector<uint32_t>> firing_;
 };
 
 }  // namespace mneme

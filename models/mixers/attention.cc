@@ -15,20 +15,11 @@
 #include "base/status_macros.h"
 #include "models/mixers/attention_context.h"
 #include "models/mixers/entry_streams.h"
+#include "models/mixers/rope_frequencies.h"
 #include "models/projection.h"
 
 namespace mneme {
 namespace {
-
-// 1 / theta^(2j / head_dim) for the pairs j of a head, in f32 step by step, as both sources do.
-std::vector<float> RopeFrequencies(double theta, int head_dim) {
-  std::vector<float> frequencies;
-  for (int j = 0; j < head_dim; j += 2) {
-    const float exponent = static_cast<float>(j) / static_cast<float>(head_dim);
-    frequencies.push_back(1.0f / std::pow(static_cast<float>(theta), exponent));
-  }
-  return frequencies;
-}
 
 class Attention final : public SequenceMixer {
  public:
@@ -48,7 +39,7 @@ class Attention final : public SequenceMixer {
       }
     }
     if (config.rotary) {
-      MNEME_ASSIGN_OR_RETURN(mixer->frequencies_, builder.weights().Constant(RopeFrequencies(
+      MNEME_ASSIGN_OR_RETURN(mixer->frequencies_, builder.weights().Constant(RopeFrequenciesInF32(
                                                       config.rope_theta, config.head_dim)));
     }
 

@@ -13,7 +13,7 @@ namespace {
 
 // Crossings that are worked on together, which bounds their workspace.
 constexpr int kCrossingsAtOnce = 8;
-// Of the encoder's feed-forward network, whatever that of the layers is.
+// How much wider the encoder's feed-forward network is inside, whatever that of the layers is.
 constexpr int kExpansion = 4;
 
 // queries [count, dim] times weight [dim, dim].

@@ -7,8 +7,8 @@
 
 namespace mneme {
 
-// Of a state whose tensors are of the right dtypes and shapes: kernels go where it says.
-// INVALID_ARGUMENT names the tensor, what is wrong with it, and what was expected.
+// Whether a state can be whose tensors are of the right dtypes and shapes: kernels go where it
+// says. INVALID_ARGUMENT names the tensor, what is wrong with it, and what was expected.
 absl::Status CheckEngramState(const CanonicalState& state, const EngramConfig& config);
 
 }  // namespace mneme

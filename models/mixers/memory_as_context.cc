@@ -11,7 +11,7 @@
 
 #include "base/status_macros.h"
 #include "models/mixers/entry_streams.h"
-#include "models/mixers/prefix_attention.h"
+#include "models/mixers/rope_frequencies.h"
 #include "models/projection.h"
 #include "models/step_rounds.h"
 

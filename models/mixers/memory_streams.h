@@ -32,7 +32,7 @@ class MemoryStreams {
   TensorView Rope(int stream, int64_t heads, RopeArgs rope);
   // Leaves log decays, and where there is a `complement`, theirs in it.
   TensorView DecayGates(int stream, int64_t heads, DecayGatesArgs gates);
-  // Of a number for each head.
+  // The gate of a stream of a number for each head.
   void KeepGate(int stream, KeepGateArgs gate);
 
   // Does the operations that are left, then the rule.

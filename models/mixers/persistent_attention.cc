@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "kernels/tensor.h"
 #include "models/mixers/entry_streams.h"
-#include "models/mixers/prefix_attention.h"
+#include "models/mixers/rope_frequencies.h"
 
 namespace mneme {
 namespace {
@@ -38,14 +38,6 @@ absl::StatusOr<TensorView> TakePersistent(const LayerBuilder& builder, int heads
   return persistent;
 }
 
-std::vector<float> Frequencies(double theta, int dim) {
-  std::vector<float> frequencies;
-  for (int j = 0; j < dim / 2; ++j) {
-    frequencies.push_back(static_cast<float>(std::pow(theta, -2.0 * j / dim)));
-  }
-  return frequencies;
-}
-
 }  // namespace
 
 absl::StatusOr<PersistentAttention> PersistentAttention::Make(
@@ -71,7 +63,8 @@ absl::StatusOr<PersistentAttention> PersistentAttention::Make(
   MNEME_ASSIGN_OR_RETURN(attention.frequencies_,
                          TakeExactFrequencies(weights, config.rope_theta, config.head_dim));
   if (const std::string name = builder.Weight("5.rotary_emb.freqs"); weights.Has(name)) {
-    MNEME_RETURN_IF_ERROR(weights.Expect(name, Frequencies(config.rope_theta, config.head_dim)));
+    MNEME_RETURN_IF_ERROR(
+        weights.Expect(name, RopeFrequencies(config.rope_theta, config.head_dim)));
   }
   if (config.persistent == 0) {
     MNEME_RETURN_IF_ERROR(IgnoreEmpty(weights, builder.Weight("5.persistent_memory"),

@@ -4,22 +4,9 @@
 
 #include "base/status_macros.h"
 #include "models/mixers/entry_streams.h"
+#include "models/mixers/rope_frequencies.h"
 
 namespace mneme {
-
-absl::StatusOr<TensorView> TakeExactFrequencies(Weights& weights, double theta, int dim) {
-  const int half = dim / 2;
-  std::vector<float> parts(static_cast<size_t>(2 * half));
-  for (int j = 0; j < half; ++j) {
-    const double frequency = std::pow(theta, -2.0 * j / dim);
-    const auto high = static_cast<float>(frequency);
-    parts[static_cast<size_t>(j)] = high;
-    parts[static_cast<size_t>(half + j)] = static_cast<float>(frequency - high);
-  }
-  MNEME_ASSIGN_OR_RETURN(TensorView frequencies, weights.Constant(parts));
-  frequencies.shape = {2, half};
-  return frequencies;
-}
 
 absl::StatusOr<PrefixAttention> PrefixAttention::Make(const LayerBuilder& builder,
                                                       const PrefixAttentionConfig& config) {

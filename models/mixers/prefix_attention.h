@@ -50,7 +50,4 @@ class PrefixAttention {
   AttentionContext context_;
 };
 
-// 1 / theta^(2j / dim) for the pairs j, as RopeArgs::frequencies takes float64 numbers.
-absl::StatusOr<TensorView> TakeExactFrequencies(Weights& weights, double theta, int dim);
-
 }  // namespace mneme

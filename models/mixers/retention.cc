@@ -13,20 +13,12 @@
 #include "models/mixers/memory_fields.h"
 #include "models/mixers/memory_output.h"
 #include "models/mixers/pending_fields.h"
+#include "models/mixers/rope_frequencies.h"
 
 namespace mneme {
 namespace {
 
 constexpr double kRopeBase = 10000;  // upstream's, which no configuration sets
-
-// base^(-2j / dim) for the pairs j of a head.
-std::vector<float> Frequencies(int dim) {
-  std::vector<float> frequencies(static_cast<size_t>(dim / 2));
-  for (int j = 0; j < dim / 2; ++j) {
-    frequencies[j] = static_cast<float>(std::pow(kRopeBase, -2.0 * j / dim));
-  }
-  return frequencies;
-}
 
 std::vector<float> LogDecays(int heads) {
   std::vector<float> log_decays(static_cast<size_t>(heads));
@@ -63,7 +55,7 @@ class Retention final : public SequenceMixer {
           fields, TakeProjection(builder, "attn.g_proj", values, model_dim), {.by_token = true}));
     }
     MNEME_ASSIGN_OR_RETURN(mixer->frequencies_,
-                           builder.weights().Constant(Frequencies(config.key_dim)));
+                           builder.weights().Constant(RopeFrequencies(kRopeBase, config.key_dim)));
     MNEME_ASSIGN_OR_RETURN(mixer->log_decay_, builder.weights().Constant(LogDecays(config.heads)));
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
     mixer->pending_.Add(builder, mixer->memory_,

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/mixers/memory_fields.h"
-#include "models/mixers/prefix_attention.h"
+#include "models/mixers/rope_frequencies.h"
 #include "models/mixers/trained_memory.h"
 #include "models/projection.h"
 

@@ -52,7 +52,8 @@ class ClassifierConformanceTest
   static int Segments(const ModelDriver& driver) {
     return ClassesOf(driver).one_segment ? 1 : kSegments;
   }
-  // Of so many segments, the last of which is not full; some of its tokens are of a second text.
+  // A text of some segments, the last of which is not full; some of its tokens are of a second
+  // text.
   static SegmentedText Text(const ModelDriver& driver, uint64_t seed) {
     const Classes& classes = ClassesOf(driver);
     const int count = Segments(driver) * classes.segment - 1 - static_cast<int>(seed % 3);
@@ -191,23 +192,10 @@ TEST_P(ClassifierConformanceTest, AStateGoesThroughTheCodecAndOn) {
   });
 }
 
-std::vector<const Architecture*> Classifiers() {
-  std::vector<const Architecture*> all;
-  for (const Architecture& architecture : Architectures()) {
-    if (architecture.classifies) all.push_back(&architecture);
-  }
-  return all;
-}
-
 INSTANTIATE_TEST_SUITE_P(All, ClassifierConformanceTest,
-                         testing::Combine(testing::ValuesIn(Classifiers()),
-                                          testing::ValuesIn(AllBackends())),
-                         [](const auto& info) {
-                           const BackendUnderTest& backend = std::get<1>(info.param);
-                           return absl::StrCat(std::get<0>(info.param)->model_type, "_",
-                                               backend.device, backend.isa.empty() ? "" : "_",
-                                               backend.isa);
-                         });
+                         testing::Combine(testing::ValuesIn(ArchitecturesThat(/*classify=*/true)),
+                                          testing::ValuesIn(OutermostBackends())),
+                         ConformanceName);
 
 }  // namespace
 }  // namespace mneme

@@ -227,4 +227,18 @@ std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
   return specs;
 }
 
+std::vector<const Architecture*> ArchitecturesThat(bool classify) {
+  std::vector<const Architecture*> all;
+  for (const Architecture& architecture : Architectures()) {
+    if (architecture.classifies == classify) all.push_back(&architecture);
+  }
+  return all;
+}
+
+std::string ConformanceName(const testing::TestParamInfo<ConformanceCase>& info) {
+  const auto& [architecture, backend] = info.param;
+  return absl::StrCat(architecture->model_type, "_", backend.device, backend.isa.empty() ? "" : "_",
+                      backend.isa);
+}
+
 }  // namespace mneme

@@ -10,9 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "engine/sessions/session_file.h"
+#include "engine/sessions/session_import.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/architecture.h"
+#include "models/state_bytes.h"
 #include "models/state_codec.h"
 #include "tests/models/conformance_specs.h"
 #include "tests/models/test_folder.h"
@@ -127,6 +130,25 @@ bool SameTensors(const CanonicalState& a, const CanonicalState& b) {
                     [](const StateTensor& x, const StateTensor& y) {
                       return x.name == y.name && x.bytes == y.bytes;
                     });
+}
+
+// The bytes of a slab that a session of so many tokens has filled, with zeros where nothing was
+// written.
+std::vector<std::byte> PackedState(ModelDriver& driver, int slot, int64_t tokens) {
+  const StateLayout& layout = driver.model().state_layout();
+  const std::vector<std::byte> slab = driver.ReadSlab(slot);
+  std::vector<ByteRange> filled = {{0, layout.fixed_bytes()}};
+  for (size_t g = 0; g < layout.groups().size(); ++g) {
+    const ContextGroup& group = layout.groups()[g];
+    const int64_t begin = layout.BlockOffset(static_cast<int>(g), 0);
+    filled.push_back({begin, begin + group.filled_blocks(tokens) * group.block_bytes});
+  }
+  std::vector<std::byte> packed;
+  for (const ByteRange& range : filled) {
+    packed.insert(packed.end(), slab.begin() + range.begin, slab.begin() + range.end);
+  }
+  ClearUnwritten(layout, filled, tokens, packed);
+  return packed;
 }
 
 TEST_P(ConformanceTest, AnySplitOfATextIsTheSame) {
@@ -264,6 +286,72 @@ TEST_P(ConformanceTest, AParkedSessionComesBackInAnotherSlabAsItWas) {
   });
 }
 
+// A snapshot, which has zeros where nothing was written, in a slab with a former owner's bytes.
+TEST_P(ConformanceTest, TheWrittenBytesOfASlabAreTheState) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const StateLayout& layout = driver.model().state_layout();
+    const std::vector<int32_t> text = Text(driver, 30, /*seed=*/13), rest = Text(driver, 20, 14);
+    const std::vector<ByteRange> filled = {{0, layout.slab_bytes()}};
+    const auto bytes = static_cast<size_t>(layout.slab_bytes());
+    std::vector<std::vector<std::byte>> snapshots;
+    for (const std::byte poison : {std::byte{0xff}, std::byte{0x11}}) {
+      driver.WriteSlab(0, std::vector<std::byte>(bytes, poison), 0);
+      driver.Reset(0);
+      FeedSlot(driver, 0, text, {1});
+      snapshots.push_back(driver.ReadSlab(0));
+      ClearUnwritten(layout, filled, 30, snapshots.back());
+    }
+    if (bit_exact()) {
+      EXPECT_EQ(snapshots[0], snapshots[1]) << "nothing of a former owner";
+      const uint64_t digest = DigestState(layout, snapshots[0].data(), 30);
+      driver.Reset(2);
+      FeedSlot(driver, 2, text, {7, 1, 13});
+      EXPECT_EQ(DigestState(layout, driver.ReadSlab(2).data(), 30), digest) << "in other pieces";
+      std::vector<int32_t> other = text;
+      other[12] = (other[12] + 1) % driver.model().info().vocab;
+      driver.Reset(2);
+      FeedSlot(driver, 2, other, {1});
+      EXPECT_NE(DigestState(layout, driver.ReadSlab(2).data(), 30), digest) << "another token";
+    }
+    driver.WriteSlab(1, snapshots[1], 30);
+    EXPECT_THAT(FeedSlot(driver, 1, rest, {1}), IsTheSame(FeedSlot(driver, 0, rest, {1})));
+  });
+}
+
+// What a snapshot has, and what of an earlier one it leaves where it is, are all of the state.
+TEST_P(ConformanceTest, RowsThatAreWrittenOnceStayAsTheyWere) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const StateLayout& layout = driver.model().state_layout();
+    const std::vector<int32_t> text = Text(driver, 2 * kContextBlock + 1, /*seed=*/15);
+    driver.Reset(0);
+    std::vector<std::byte> before;
+    int64_t since = 0;
+    for (const int64_t tokens :
+         {kContextBlock / 2, kContextBlock + 3, 2 * kContextBlock, 2 * kContextBlock + 1}) {
+      FeedSlot(driver, 0, std::span(text).subspan(since, tokens - since), {5, 1});
+      const std::vector<std::byte> state = PackedState(driver, 0, tokens);
+      std::vector<std::byte> together(state.size());
+      const auto copy = [&](const std::vector<std::byte>& from, std::vector<ByteRange> source,
+                            const std::vector<ByteRange>& target) {
+        ASSERT_EQ(source.size(), target.size());
+        for (size_t i = 0; i < source.size(); ++i) {
+          ASSERT_EQ(source[i].end - source[i].begin, target[i].end - target[i].begin);
+          std::copy(from.begin() + source[i].begin, from.begin() + source[i].end,
+                    together.begin() + target[i].begin);
+        }
+      };
+      copy(before, AppendedBytes(layout, since, 0, since), AppendedBytes(layout, tokens, 0, since));
+      for (const std::vector<ByteRange>& ranges :
+           {AppendedBytes(layout, tokens, since, tokens), RewrittenBytes(layout, tokens)}) {
+        copy(state, ranges, ranges);
+      }
+      EXPECT_TRUE(together == state) << "from " << since << " to " << tokens;
+      before = state;
+      since = tokens;
+    }
+  });
+}
+
 TEST_P(ConformanceTest, TheCodecShowsNothingOfAFormerOwner) {
   ForEachNetwork([&](ModelDriver& driver) {
     const auto bytes = static_cast<size_t>(driver.model().state_layout().slab_bytes());
@@ -296,6 +384,39 @@ TEST_P(ConformanceTest, AStateGoesThroughTheCodecAndOn) {
     EXPECT_TRUE(SameTensors(Decode(driver, 1, 30), state));
     const std::vector<double> got = FeedSlot(driver, 1, rest, {1, 3});
     EXPECT_THAT(got, IsTheSame(FeedSlot(driver, 0, rest, {1, 3})));
+  });
+}
+
+// The file that a session's export is, read and checked as an import does it: then it goes on in
+// another slab, as the original does.
+TEST_P(ConformanceTest, ASessionGoesThroughAFileAndOn) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const SessionModel own =
+        SessionModel::Of(driver.model().info(), DType::kF32, /*tokenizer=*/nullptr);
+    const std::vector<int32_t> all = Text(driver, 110, /*seed=*/13);
+    for (const int at : {0, 1, 33, 90}) {  // 90: context that fills more than a block
+      const auto text = std::span(all).first(at), rest = std::span(all).subspan(at, 20);
+      driver.Reset(0);
+      if (at > 0) FeedSlot(driver, 0, text, {1, 7});
+      auto copy = std::make_unique<StateCopy>(driver.model());
+      ASSERT_EQ(copy->Read(driver.backend(), driver.Slab(0), at), absl::OkStatus());
+      SessionFileSource source({.model = own, .fed_tokens = at}, std::move(copy));
+      std::string file;
+      for (std::string piece = source.Next(); !piece.empty(); piece = source.Next()) file += piece;
+      const int64_t most =
+          LargestSessionFile(driver.model().state_layout(), MostTokens(driver.model().info()));
+      const auto import = SessionImport::Read(driver.model(), own, most, file);
+      ASSERT_EQ(import.status(), absl::OkStatus());
+      if (bit_exact()) {
+        EXPECT_EQ(import->state->rounded_tensors(), 0);
+      }
+      const auto bytes = static_cast<size_t>(driver.model().state_layout().slab_bytes());
+      // Its position, too, becomes that of the state.
+      driver.WriteSlab(1, std::vector<std::byte>(bytes, std::byte{0xff}), at);
+      ASSERT_EQ(import->state->Write(driver.backend(), driver.Slab(1)), absl::OkStatus());
+      EXPECT_THAT(FeedSlot(driver, 1, rest, {1, 3}), IsTheSame(FeedSlot(driver, 0, rest, {1, 3})))
+          << "at " << at;
+    }
   });
 }
 
@@ -337,24 +458,11 @@ TEST_P(ConformanceTest, StatesThatAreNotTheModelsAreRefusedByName) {
   });
 }
 
-// But those that no step cuts: classifier_conformance_test.cc.
-std::vector<const Architecture*> AllArchitectures() {
-  std::vector<const Architecture*> all;
-  for (const Architecture& architecture : Architectures()) {
-    if (!architecture.classifies) all.push_back(&architecture);
-  }
-  return all;
-}
-
+// Those that no step cuts are in classifier_conformance_test.cc.
 INSTANTIATE_TEST_SUITE_P(All, ConformanceTest,
-                         testing::Combine(testing::ValuesIn(AllArchitectures()),
-                                          testing::ValuesIn(AllBackends())),
-                         [](const auto& info) {
-                           const BackendUnderTest& backend = std::get<1>(info.param);
-                           return absl::StrCat(std::get<0>(info.param)->model_type, "_",
-                                               backend.device, backend.isa.empty() ? "" : "_",
-                                               backend.isa);
-                         });
+                         testing::Combine(testing::ValuesIn(ArchitecturesThat(/*classify=*/false)),
+                                          testing::ValuesIn(OutermostBackends())),
+                         ConformanceName);
 
 }  // namespace
 }  // namespace mneme

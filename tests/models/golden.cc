@@ -32,8 +32,8 @@ std::vector<double> Floats(const SafetensorsFile& file, const char* name) {
 }
 
 constexpr const char* kStored[] = {
-    "mom", "gated_deltanet", "retnet", "gla",         "delta_net", "kda",
-    "gsa", "mamba",          "rwkv7",  "transformer", "gpt2",      "titans_mac",
+    "mom", "gated_deltanet", "retnet", "gla",  "delta_net",  "kda",
+    "gsa", "mamba",          "rwkv7",  "gpt2", "titans_mac",
 };
 
 // N of the tensor "greedy_from_N"; 0 if there is none.

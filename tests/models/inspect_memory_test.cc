@@ -182,6 +182,14 @@ TEST(InspectMemoryTest, AnyModelsStateIsDumpedUnderItsOwnNames) {
       RunTool("mneme-inspect", absl::StrCat(arguments, " --dump-state ", folder.File("ids.txt")));
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.output, AllOf(HasSubstr("--dump-state"), HasSubstr("--tokens")));
+  const std::string dumps = absl::StrCat(" --dump-state ", folder.File("dump"));
+  for (const std::string& wrong :
+       {absl::StrCat(arguments, dumps, " --dump-engrams ", folder.File("engrams")),
+        absl::StrCat("weights ", GoldenFolder("mom"), dumps)}) {
+    const ToolOutcome both = RunTool("mneme-inspect", wrong);
+    EXPECT_EQ(both.code, 2) << wrong;
+    EXPECT_THAT(both.output, HasSubstr("expected one of them"));
+  }
   EXPECT_THAT(RunTool("mneme-inspect", absl::StrCat("state ", GoldenFolder("mom"), " --dump-state ",
                                                     folder.File("dump")))
                   .output,

@@ -65,9 +65,8 @@ MemoriaState ReadMemoriaState(ModelDriver& driver, int slot) {
                                    .lifespan = from.lifespan,
                                    .gain = from.last_gain,
                                    .x = {begin, begin + dim}};
-    for (size_t j = 0; j < count; ++j) {
-      engram.counts.push_back(static_cast<int32_t>(graph.together(i, j)));
-    }
+    const std::vector<int64_t> together = graph.Together(i);
+    engram.counts.assign(together.begin(), together.end());
     state.engrams.push_back(std::move(engram));
   }
   const auto room = static_cast<size_t>(weights.shape[2]);

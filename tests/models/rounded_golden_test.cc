@@ -10,10 +10,10 @@
 
 #include "base/log.h"
 #include "gtest/gtest.h"
-#include "kernels/float16.h"
 #include "models/model.h"
 #include "tests/models/golden.h"
 #include "tests/models/recorded_routing.h"
+#include "tests/models/rounded_weights.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
 #include "tests/support/matchers.h"
@@ -30,32 +30,11 @@ constexpr int kMaxTokens = 1024;
 // cancel.
 constexpr double kBound = 2e-2;
 constexpr double kBoundWhereLogitsCancel = 8e-2;
-// A memory that learns from its own errors amplifies whatever is rounded before it. Activations are
-// rounded as often as weights are and as much: what that does to the logits is in proportion to
-// what rounding the weights does, in norm and, with the longer tail of single positions, in the
-// worst.
-constexpr double kOfWeightsInNorm = 3, kOfWeightsInWorst = 6;
 // Choices change where the logits of two memories lie closer than their errors differ. The second
 // and the third of four normal variables lie within d of each other with a chance of 1.7 d; with
 // errors of kBound each that is 7 % of tokens, one of whose two choices flips. What it writes then
 // is read by later tokens, whose choices see more than rounding: half as much again.
 constexpr double kFlipBound = 0.05;
-
-// The checkpoint with its matrices in bf16: backends round what meets such weights only.
-void WriteRounded(const std::string& name, const TestFolder& folder) {
-  StoredTensors tensors = ReadTensors(GoldenFolder(name) + "/model.safetensors");
-  for (auto& [tensor_name, tensor] : tensors) {
-    if (tensor.dtype != DType::kF32 || tensor.shape.size() != 2) continue;
-    const auto* values = reinterpret_cast<const float*>(tensor.bytes.data());
-    std::vector<uint16_t> rounded(tensor.bytes.size() / sizeof(float));
-    std::transform(values, values + rounded.size(), rounded.begin(), BF16FromF32);
-    const auto bytes = std::as_bytes(std::span(rounded));
-    tensor.dtype = DType::kBF16;
-    tensor.bytes.assign(bytes.begin(), bytes.end());
-  }
-  WriteTensors(tensors, folder.File("model.safetensors"));
-  folder.CopyFrom(GoldenFolder(name), "config.json");
-}
 
 // A sequence, what the reference says after each token, and where it routed them.
 struct Answered {
@@ -96,21 +75,6 @@ class RoundedGoldenTest : public testing::TestWithParam<std::tuple<std::string, 
     std::vector<double> logits = FeedSlot(*driver, 0, ids);
     return {ids, std::move(logits), record.recorded()};
   }
-  // How far the reference's own logits move when the weights are rounded, at equal routing.
-  struct Sensitivity {
-    double norm = 0, worst = 0;
-  };
-  Sensitivity Measure(std::span<const int32_t> ids) const {
-    const std::vector<Weights> weights = AllWeights();
-    const Answered stored = AskReference(weights.front(), ids);
-    const auto driver = Drive(weights.back(), /*reference=*/true);
-    const std::vector<int> steps = {static_cast<int>(ids.size())};
-    RecordedRouting force(driver->backend(), Recut(stored.choices, layers_, top_k_, steps));
-    driver->set_routing(&force);
-    const std::vector<double> rounded = FeedSlot(*driver, 0, ids);
-    return {RelativeError(rounded, stored.logits),
-            WorstRowError(rounded, stored.logits, golden_.vocab)};
-  }
   // Logits of the last of `rows` rows that feed the sequence side by side, in such steps.
   std::vector<double> Feed(const Weights& weights, const Answered& want,
                            const std::vector<int>& steps, int rows = 1) const {
@@ -146,7 +110,7 @@ class RoundedGoldenTest : public testing::TestWithParam<std::tuple<std::string, 
 };
 
 TEST_P(RoundedGoldenTest, EveryPositionIsCloseAtEqualRouting) {
-  const Sensitivity sensitivity = Measure(golden_.input_ids);
+  const Sensitivity sensitivity = MeasureSensitivity(name_);
   for (const Weights& weights : AllWeights()) {
     SCOPED_TRACE(weights.name);
     Answered prompt = AskReference(weights, golden_.input_ids);
@@ -160,8 +124,8 @@ TEST_P(RoundedGoldenTest, EveryPositionIsCloseAtEqualRouting) {
     // The CPU rounds what meets f32 weights as well.
     const bool exact = std::get<1>(GetParam()).device == "cuda" || stored_in_bf16_;
     const double bound = std::max(weights.stored && exact ? kBound : kBoundWhereLogitsCancel,
-                                  kOfWeightsInWorst * sensitivity.worst);
-    const double bound_in_norm = std::max(kBound, kOfWeightsInNorm * sensitivity.norm);
+                                  sensitivity.worst_bound());
+    const double bound_in_norm = std::max(kBound, sensitivity.norm_bound());
     double norm = 0;
     std::string line;
     const auto check = [&](const std::string& what, const Answered& want,

@@ -2,7 +2,9 @@
 #include "models/state_codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -209,6 +211,60 @@ TEST_F(StateCodecTest, NumbersGoFromOneStateDtypeToAnother) {
   // And from f64 to f32.
   const std::vector<std::byte> slab = Encode(f32, wide);
   EXPECT_EQ(reinterpret_cast<const float*>(slab.data())[3], 1e6f);
+}
+
+TEST_F(StateCodecTest, TensorsThatLoseSomethingAreCounted) {
+  StateLayout layout;
+  layout.Add({.name = "matrix", .dtype = DType::kF16, .shape = {1, 2}});
+  layout.Add({.name = "window", .dtype = DType::kBF16, .shape = {1, 2}});
+  layout.Add({.name = "exact", .dtype = DType::kF32, .shape = {1, 2}});
+  const LayoutModel model(layout);
+  const auto rounded = [&](float matrix, float window, float exact) {
+    CanonicalState state{.tokens = 1};
+    for (const StateTensorSpec& spec : CanonicalTensors(layout, 1)) {
+      StateTensor& tensor = state.tensors.emplace_back();
+      tensor = {.name = spec.name, .dtype = spec.dtype, .shape = spec.shape};
+      const float value = spec.name == "matrix" ? matrix : spec.name == "window" ? window : exact;
+      const float values[] = {1, value};
+      tensor.bytes.resize(sizeof(values));
+      std::memcpy(tensor.bytes.data(), values, sizeof(values));
+    }
+    StateCopy copy(model);
+    EXPECT_EQ(copy.Encode(state), absl::OkStatus());
+    return copy.rounded_tensors();
+  };
+  EXPECT_EQ(rounded(0.25f, 0.25f, 0.1f), 0);
+  EXPECT_EQ(rounded(0.1f, 0.25f, 0.1f), 1);
+  EXPECT_EQ(rounded(1e6f, 0.25f, 0.1f), 1) << "beyond f16";
+  EXPECT_EQ(rounded(0.1f, 0.1f, 0.1f), 2);
+}
+
+// Kernels make the scale of a row its largest magnitude / 127, so that one of its integers is 127.
+TEST_F(StateCodecTest, RowsOfInt8StayWhatTheyAre) {
+  constexpr int kValues = 8, kRows = 4000;
+  StateLayout layout;
+  layout.Add({.name = "memory",
+              .dtype = DType::kI8,
+              .shape = {1, kRows, StateRowPitch(DType::kI8, kValues)},
+              .row_values = kValues});
+  std::mt19937 random(1);
+  std::vector<std::byte> slab(static_cast<size_t>(layout.slab_bytes()));
+  const int64_t pitch = StateRowPitch(DType::kI8, kValues);
+  for (int row = 0; row < kRows; ++row) {
+    std::byte* at = slab.data() + row * pitch;
+    for (int i = 0; i < kValues; ++i) at[i] = static_cast<std::byte>(random() % 255 - 127);
+    at[row % kValues] = std::byte{127};
+    const float scale = std::ldexp(1 + static_cast<float>(random() % (1 << 23)) / (1 << 23),
+                                   static_cast<int>(random() % 40) - 30);
+    std::memcpy(at + pitch - sizeof(scale), &scale, sizeof(scale));
+  }
+  const CanonicalState state =
+      Decode(layout, 1, [&](std::byte* to) { std::copy(slab.begin(), slab.end(), to); });
+  const LayoutModel model(layout);
+  StateCopy copy(model);
+  ASSERT_EQ(copy.Encode(state), absl::OkStatus());
+  EXPECT_EQ(copy.rounded_tensors(), 0);
+  EXPECT_EQ(copy.Decode().tensors[0].bytes, state.tensors[0].bytes);
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST_F(LogitsToolTest, ContinuesGreedily) {
   }
 }
 
-// Of a model that classifies: a document's last text in the golden, which has one token; and what
+// A model that classifies: a document's last text in the golden, which has one token; and what
 // such a model refuses.
 TEST(ClassLogitsToolTest, WritesTheLogitsOfSegments) {
   const TestFolder folder;

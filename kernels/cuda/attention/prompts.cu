@@ -27,36 +27,6 @@ struct Shape {
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // to align them in
 };
 
-// Tile `index` of the step, each of up to `most` tokens of one row. By a whole warp.
-[[maybe_unused]] __device__ inline bool FindTokens(const Problem& p, int index, int most,
-                                                   int* in_row, int* token, int* tokens) {
-  const int lane = threadIdx.x % kWarp;
-  int before = 0;
-  for (int base = 0; base < p.rows; base += kWarp) {
-    const int row = base + lane;
-    const int begin = row < p.rows ? p.row_offsets[row] : 0;
-    const int count = row < p.rows ? p.row_offsets[row + 1] - begin : 0;
-    const int tiles = (count + most - 1) / most;
-    int sum = tiles;
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, sum, offset);
-      if (lane >= offset) sum += other;
-    }
-    const unsigned beyond = __ballot_sync(kAllLanes, before + sum > index);
-    if (beyond != 0) {
-      const int at = __ffs(static_cast<int>(beyond)) - 1;
-      const int skipped = (index - __shfl_sync(kAllLanes, before + sum - tiles, at)) * most;
-      *in_row = base + at;
-      *token = __shfl_sync(kAllLanes, begin, at) + skipped;
-      *tokens = min(most, __shfl_sync(kAllLanes, count, at) - skipped);
-      return true;
-    }
-    before += __shfl_sync(kAllLanes, sum, kWarp - 1);
-  }
-  return false;
-}
-
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 1)
     Prompts(const __grid_constant__ Problem p, const Own own, int query_tiles, int tile_queries,
@@ -72,8 +42,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int kv_head = head_tile / query_tiles, query_tile = head_tile % query_tiles;
   // Tiles of a prompt's end, which see most, come first.
   int row = 0, token = 0, tokens = 0;
-  if (!FindTokens(p, tiles - 1 - blockIdx.x / (p.kv_heads * query_tiles), tile_tokens, &row, &token,
-                  &tokens)) {
+  if (!FindTokens(p.row_offsets, p.rows, tiles - 1 - blockIdx.x / (p.kv_heads * query_tiles),
+                  tile_tokens, &row, &token, &tokens)) {
     return;
   }
   if (p.slots[row] < 0) return;

@@ -5,11 +5,12 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/problem.cuh"
+#include "kernels/cuda/common/attention_tiles.cuh"
 #include "kernels/cuda/common/mma.cuh"
 
 namespace mneme::cuda::attention {
 
-constexpr float kLog2E = 1.4426950408889634f;
+static_assert(kTileKeys == kContextBlock);
 
 // The step's own keys and values as rows of a context, or null: they are where the table says.
 struct Own {
@@ -112,13 +113,6 @@ __device__ inline void LoadQueries(const Problem& p, const Query (&queries)[2],
   }
 }
 
-// A block's keys or values in shared memory: columns in groups of 64, of each the rows one behind
-// the other, where DescribeMatrix (common/wgmma.cuh) wants 16-byte piece `piece` of a row.
-constexpr int kGroupBytes = kContextBlock * 128;
-__device__ inline uint32_t Place(int row, int piece) {
-  return piece / 8 * kGroupBytes + row * 128 + ((piece ^ row) % 8) * 16;
-}
-
 // Begins to copy a block to `to`; rows that no query of the tile sees become zeros. kSingle: the
 // tile's token is the only one of its row, whose own keys or values, f32, are rounded on the way
 // and stored where the table says (if `stores`).
@@ -179,79 +173,6 @@ __device__ inline void Fetch(const Problem& p, const Own& own, const Tile& tile,
                                       p.prefix_keys, p.key_dim, stores, keys);
   FetchField<kDim, kThreads, kSingle>(p, tile, b, p.values[b.kind], own.v[b.kind], p.v[b.kind],
                                       p.prefix_values, p.value_dim, stores, values);
-}
-
-// The running maximum, total and sums of a thread's two queries, as powers of two.
-template <int kDim>
-struct Sums {
-  float out[kDim / 8][4] = {};
-  float largest[2] = {-INFINITY, -INFINITY}, total[2] = {};
-
-  // Turns scores of kKeys keys, the first of them at place `first` of the block, into weights;
-  // `factors` bring what was summed before to the new maximum. `scale` includes log2(e).
-  template <int kKeys>
-  __device__ void Weigh(const int2 (&seen)[2], int first, float scale,
-                        float (&scores)[kKeys / 8][4], float (&factors)[2]) {
-    const int lane = threadIdx.x % kWarp;
-    const bool all =
-        max(seen[0].x, seen[1].x) <= first && min(seen[0].y, seen[1].y) >= first + kKeys;
-    float most[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-    for (int t = 0; t < kKeys / 8; ++t) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (!all) {
-          const int j = first + t * 8 + 2 * (lane % 4) + e % 2;
-          if (j < seen[e / 2].x || j >= seen[e / 2].y) scores[t][e] = -INFINITY;
-        }
-        most[e / 2] = fmaxf(most[e / 2], scores[t][e]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      most[i] = fmaxf(most[i], __shfl_xor_sync(kAllLanes, most[i], 1));
-      most[i] = fmaxf(most[i], __shfl_xor_sync(kAllLanes, most[i], 2));
-      const float now = fmaxf(largest[i], scale * most[i]);
-      const float base = now == -INFINITY ? 0.0f : now;
-      factors[i] = exp2f(largest[i] - base);
-      largest[i] = now;
-      total[i] *= factors[i];
-#pragma unroll
-      for (int t = 0; t < kKeys / 8; ++t) {
-#pragma unroll
-        for (int e = 2 * i; e < 2 * i + 2; ++e) {
-          scores[t][e] = exp2f(fmaf(scale, scores[t][e], -base));
-          total[i] += scores[t][e];
-        }
-      }
-    }
-  }
-  __device__ void Scale(const float (&factors)[2]) {
-#pragma unroll
-    for (int t = 0; t < kDim / 8; ++t) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) out[t][e] *= factors[e / 2];
-    }
-  }
-  // Totals of whole queries, once at the end.
-  __device__ void Finish() {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      total[i] += __shfl_xor_sync(kAllLanes, total[i], 1);
-      total[i] += __shfl_xor_sync(kAllLanes, total[i], 2);
-    }
-  }
-};
-
-// Weights of 16 keys as the left side of a product.
-template <int kTiles>
-__device__ inline void RoundWeights(const float (&weights)[kTiles][4], int sixteen,
-                                    uint32_t (&a)[4]) {
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const float* pair = weights[2 * sixteen + j / 2] + j % 2 * 2;
-    a[j] = RoundPair(pair[0], pair[1], __nv_bfloat16());
-  }
 }
 
 // Where a head of a token has its sums, or with splits > 1 those of one of them.

@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 constexpr int kMaxActivations = 4;  // in one launch
 int64_t BlocksFor(int64_t threads) { return (threads + kThreads - 1) / kThreads; }
 
-// One block per entry.
+// One block per entry; those behind the last group have none.
 __global__ void AddBiasKernel(const float* bias, const int32_t* group_offsets, int groups, int dim,
                               float* y) {
   LetNextKernelStart();
@@ -22,6 +22,7 @@ __global__ void AddBiasKernel(const float* bias, const int32_t* group_offsets, i
   const int entry = static_cast<int>(blockIdx.x);
   int group = 0;
   if (group_offsets != nullptr) {
+    if (entry >= group_offsets[groups]) return;
     int end = groups;  // the last group that starts at or before the entry: those after are empty
     while (end - group > 1) {
       const int middle = (group + end) / 2;

@@ -18,6 +18,8 @@ constexpr int kTile = 64;   // engrams, and working ones, of a block at a time
 constexpr int kPiece = 32;  // elements of them
 constexpr int kSide = 16;   // threads along a tile
 constexpr int kOfThread = kTile / kSide;
+constexpr int kLoads = kTile * kPiece / kThreads;  // of a thread, of each side
+constexpr int kRowsAtOnce = kThreads / kPiece;
 
 struct ScoreProblem {
   EngramRules rules;
@@ -40,7 +42,7 @@ struct Score {
   float least = INFINITY, sum = 0;
 };
 
-__global__ void __launch_bounds__(kThreads) ScoreKernel(const __grid_constant__ ScoreProblem p) {
+__global__ void __launch_bounds__(kThreads, 2) ScoreKernel(const __grid_constant__ ScoreProblem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   extern __shared__ int32_t working[];  // slots of working engrams, by birth
@@ -76,19 +78,41 @@ __global__ void __launch_bounds__(kThreads) ScoreKernel(const __grid_constant__ 
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int across = threadIdx.x % kSide, down = threadIdx.x / kSide;
+  const int own = threadIdx.x % kPiece, own_row = threadIdx.x / kPiece;
+  int vectors[kLoads];  // negative: none
+#pragma unroll
+  for (int n = 0; n < kLoads; ++n) {
+    const int i = first + own_row + n * kRowsAtOnce;
+    vectors[n] = i < capacity && is_scored(i) ? i : -1;
+  }
   Score scores[kTile / kWarps];  // of the warp's engrams
   for (int w = 0; w < count; w += kTile) {
     float sums[kOfThread][kOfThread] = {};
+    int others[kLoads];
+#pragma unroll
+    for (int n = 0; n < kLoads; ++n) {
+      const int row = w + own_row + n * kRowsAtOnce;
+      others[n] = row < count ? working[row] : -1;
+    }
+    // A piece is on its way while the one before it is worked on.
+    float next_x[kLoads], next_y[kLoads];
+    const auto load = [&](int at) {
+#pragma unroll
+      for (int n = 0; n < kLoads; ++n) {
+        const bool in = at + own < dim;
+        next_x[n] = in && vectors[n] >= 0 ? p.store.vector(slot, vectors[n])[at + own] : 0.0f;
+        next_y[n] = in && others[n] >= 0 ? p.store.vector(slot, others[n])[at + own] : 0.0f;
+      }
+    };
+    load(0);
     for (int at = 0; at < dim; at += kPiece) {
-      for (int i = threadIdx.x; i < kTile * kPiece; i += kThreads) {
-        const int row = i / kPiece, d = i % kPiece;
-        const bool in = at + d < dim;
-        const bool is_engram = row < engrams && first + row < capacity && is_scored(first + row);
-        x[row][d] = in && is_engram ? p.store.vector(slot, first + row)[at + d] : 0.0f;
-        const int other = w + row < count ? working[w + row] : -1;
-        y[row][d] = in && other >= 0 ? p.store.vector(slot, other)[at + d] : 0.0f;
+#pragma unroll
+      for (int n = 0; n < kLoads; ++n) {
+        x[own_row + n * kRowsAtOnce][own] = next_x[n];
+        y[own_row + n * kRowsAtOnce][own] = next_y[n];
       }
       __syncthreads();
+      load(at + kPiece);
       // Short sums first: their rounding is what ranks are decided by.
       float piece[kOfThread][kOfThread] = {};
 #pragma unroll 4

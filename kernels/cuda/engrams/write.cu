@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     held[n] = i < p.dim ? sums[i] : 0.0f;
   }
   const int rest = kHeld * kWarp;
-  for (int token = begin; token < end; ++token) {
+  const auto take = [&](int token, const float(&held_h)[kHeld], float score) {
     const float* const h = p.h + int64_t{token} * p.dim;
     if ((position + token - begin) % p.segment == 0) {
       largest = -INFINITY;
@@ -59,16 +59,6 @@ __global__ void __launch_bounds__(kThreads, 2)
       for (int n = 0; n < kHeld; ++n) held[n] = 0;
       for (int i = rest + lane; i < p.dim; i += kWarp) sums[i] = 0;
     }
-    float held_h[kHeld];
-    float score = 0;
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      const int i = n * kWarp + lane;
-      held_h[n] = i < p.dim ? h[i] : 0.0f;
-      score = fmaf(held_query[n], held_h[n], score);
-    }
-    for (int i = rest + lane; i < p.dim; i += kWarp) score = fmaf(query[i], h[i], score);
-    score = WarpSum(score);
     const float now = fmaxf(largest, score);
     const float keep = expf(largest - now), weight = expf(score - now);
 #pragma unroll
@@ -76,6 +66,25 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int i = rest + lane; i < p.dim; i += kWarp) sums[i] = fmaf(weight, h[i], keep * sums[i]);
     total = fmaf(total, keep, weight);
     largest = now;
+  };
+  // Scores of two tokens have their latency in common.
+  for (int token = begin; token < end; token += 2) {
+    float held_h[2][kHeld], scores[2] = {};
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      const float* const h = p.h + int64_t{min(token + t, end - 1)} * p.dim;
+#pragma unroll
+      for (int n = 0; n < kHeld; ++n) {
+        const int i = n * kWarp + lane;
+        held_h[t][n] = i < p.dim ? h[i] : 0.0f;
+        scores[t] = fmaf(held_query[n], held_h[t][n], scores[t]);
+      }
+      for (int i = rest + lane; i < p.dim; i += kWarp) scores[t] = fmaf(query[i], h[i], scores[t]);
+    }
+#pragma unroll
+    for (int t = 0; t < 2; ++t) scores[t] = WarpSum(scores[t]);
+    take(token, held_h[0], scores[0]);
+    if (token + 1 < end) take(token + 1, held_h[1], scores[1]);
   }
 #pragma unroll
   for (int n = 0; n < kHeld; ++n) {

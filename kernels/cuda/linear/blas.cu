@@ -12,13 +12,25 @@ namespace {
 
 // cuBLAS sees column-major matrices: y^T [out, rows] = W^T-as-stored transposed, times x^T.
 struct LtProduct {
-  LtProduct(const PackedMatrix& weights, int rows)
-      : dtype(weights.dtype), out(weights.out_features), rows(rows), in(weights.in_features) {
+  // `bias`: null, or what is added to each row of y.
+  LtProduct(const PackedMatrix& weights, int rows, const float* bias)
+      : dtype(weights.dtype),
+        out(weights.out_features),
+        rows(rows),
+        in(weights.in_features),
+        bias(bias) {
     const cudaDataType_t type = dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
     const cublasOperation_t transpose = CUBLAS_OP_T;
     cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
                                    sizeof(transpose));
+    if (bias != nullptr) {
+      const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;  // of the dtype of y
+      cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                     sizeof(epilogue));
+      cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                     sizeof(bias));
+    }
     cublasLtMatrixLayoutCreate(&w, type, in, out, in);
     cublasLtMatrixLayoutCreate(&x, type, in, rows, in);
     cublasLtMatrixLayoutCreate(&y, CUDA_R_32F, out, rows, out);
@@ -34,6 +46,7 @@ struct LtProduct {
 
   const DType dtype;
   const int out, rows, in;
+  const float* const bias;
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
 };
@@ -81,11 +94,11 @@ bool Supports(Device& device, const LtProduct& product, const cublasLtMatmulAlgo
 // are likely beside decoding rows before the model is ready.
 cublasStatus_t KnownAlgorithm(Device& device, const PackedMatrix& weights, const LtProduct& product,
                               cublasLtMatmulAlgo_t* algorithm) {
-  using Key = std::array<int, 4>;
+  using Key = std::array<int, 5>;
   static auto* const known = new std::map<Key, cublasLtMatmulAlgo_t>;
   static auto* const mutex = new std::mutex;
   const auto key_of = [](const LtProduct& of) {
-    return Key{static_cast<int>(of.dtype), of.out, of.rows, of.in};
+    return Key{static_cast<int>(of.dtype), of.out, of.rows, of.in, of.bias != nullptr};
   };
   const std::lock_guard<std::mutex> lock(*mutex);
   const auto find = [&](const LtProduct& of) {
@@ -95,7 +108,7 @@ cublasStatus_t KnownAlgorithm(Device& device, const PackedMatrix& weights, const
   };
   if (find(product)) return CUBLAS_STATUS_SUCCESS;
   const int step = std::max(1, static_cast<int>(std::bit_floor(unsigned(product.rows)) / 8));
-  const LtProduct likely(weights, (product.rows + step - 1) / step * step);
+  const LtProduct likely(weights, (product.rows + step - 1) / step * step, product.bias);
   if (!find(likely)) {
     const cublasStatus_t status = ChooseAlgorithm(device, likely, algorithm);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
@@ -123,7 +136,7 @@ void LinearBlas(Device& device, const LinearArgs& args, const void* rounded, voi
                  "cublasSgemm");
     return;
   }
-  const LtProduct product(w, static_cast<int>(args.y.shape[0]));
+  const LtProduct product(w, static_cast<int>(args.y.shape[0]), args.bias.as<const float>());
   cublasLtMatmulAlgo_t algorithm;
   const cublasStatus_t status = KnownAlgorithm(device, w, product, &algorithm);
   device.Check(status, "cublasLtMatmulAlgoGetHeuristic");

@@ -118,9 +118,11 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
   const int64_t blas_rows = large             ? kBlasRowsOfLarge
                             : call.size() > 1 ? kBlasRowsOfSeveral
                                               : kBlasRows;
-  const bool narrow = (w.out_features < kBlasOutputs || w.in_features < kLeastBlasFeatures) &&
-                      HasHopperCode(device);
-  if (!exact && !grouped && !narrow && entries >= blas_rows && !(beside_groups && bulk)) {
+  // Where rows of y begin anywhere, cuBLAS has but old kernels that write number by number.
+  const bool avoids_blas = (w.out_features < kBlasOutputs || w.in_features < kLeastBlasFeatures ||
+                            w.out_features % 4 != 0) &&
+                           HasHopperCode(device);
+  if (!exact && !grouped && !avoids_blas && entries >= blas_rows && !(beside_groups && bulk)) {
     return kPathBlas;
   }
   if (!HasHopperCode(device)) return kPathTiles;
@@ -185,9 +187,10 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
     const bool aligned = Aligned(args);
     const Path path = ChoosePath(device, args, aligned, products);
     (path == kPathFewRows && !aligned ? unaligned_few_rows : by_path[path]).push_back(&args);
-    const bool adds_bias = path == kPathFewRows || path == kPathStep || path == kPathWarpgroups;
-    if (!args.bias.empty() && !adds_bias) without_bias.push_back(&args);
     const bool blas = path == kPathBlas && dtype != DType::kF32;
+    const bool adds_bias =
+        path == kPathFewRows || path == kPathStep || path == kPathWarpgroups || blas;
+    if (!args.bias.empty() && !adds_bias) without_bias.push_back(&args);
     if (path != kPathFewRows && path != kPathGeneral && (path != kPathBlas || blas)) {
       copies.Add(args);
     }

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
   WaitForPreviousKernel();
   own.ForEachChunk([&](int from, int end, const float* sums, float* to, int i) {
     const int dim = own.dim;
-    // Of nothing: no logit is less.
+    // Those of nothing: no logit is less.
     float largest = -INFINITY, total = 0, weighted = 0;
     if (sums != nullptr) {
       largest = sums[i];

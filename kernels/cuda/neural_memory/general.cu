@@ -256,14 +256,14 @@ class HeadOfSegment {
     for (int i = threadIdx.x; i < p_.dim; i += kThreads) to[i] = net_.gain_gradient()[i];
     __syncthreads();
   }
-  // Of the pair that was trained last.
+  // The gradient of the pair that was trained last.
   __device__ Gradient OwnGradient(int t) const {
     const int depth = p_.network.depth;
     if (t < depth) return {net_.z(t + 1), net_.delta(t + 1), 0, 1};
     return {nullptr, t == p_.network.gain() ? net_.gain_gradient() : net_.delta(t - depth + 1), 0,
             1};
   }
-  // Of the step's pairs.
+  // The gradient of the step's pairs.
   __device__ Gradient GradientOf(int t) const {
     if (pairs_ == 1) return OwnGradient(t);
     const int depth = p_.network.depth;
@@ -320,7 +320,7 @@ class HeadOfSegment {
   __device__ float ScaleOf(int e) const {
     return p_.step_scale == nullptr ? 1.0f : p_.step_scale[p_.positions[e] % p_.step];
   }
-  // Of a tensor's G in its S_0.
+  // The factor of a tensor's G in its S_0.
   __device__ float FactorOf(int e, int t) const {
     const float rate = p_.tensor_rates == nullptr
                            ? 1.0f

@@ -67,10 +67,10 @@ class HeadNetwork {
   __device__ int in(int l) const { return static_cast<int>(net_.in(l, dim_)); }
   __device__ int out(int l) const { return static_cast<int>(net_.out(l, dim_)); }
   __device__ int Elements(int t) const { return static_cast<int>(net_.shape(t, dim_).elements()); }
-  // Of weights l, after Train: their gradient is the product of these.
+  // The factors of the gradient of weights l, after Train.
   __device__ float* z(int l) const { return z_[l - 1]; }
   __device__ float* delta(int l) const { return delta_[l - 1]; }
-  // Of the gain.
+  // The gain's gradient, after Train.
   __device__ float* gain_gradient() const { return gain_gradient_; }
 
   // In every thread. Ends with a barrier.

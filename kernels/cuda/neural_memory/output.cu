@@ -28,7 +28,7 @@ struct Output {
   SurpriseOfTokens surprise;
 };
 
-// Of kOfRow threads, the elements that this one has of a row: visit(which access, element).
+// The elements that this thread, one of kOfRow, has of a row: visit(which access, element).
 template <int kOfRow, typename Visit>
 __device__ inline void ForEachFour(int dim, Visit visit) {
 #pragma unroll

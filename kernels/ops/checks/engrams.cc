@@ -28,6 +28,13 @@ void ExpectState(const StateView& field, DType dtype, const char* name) {
                               << Name(dtype);
 }
 
+// Keys and values of engrams are kept in the dtype of the layer's context: the activations' own, or
+// bf16.
+void ExpectContext(const StateView& keys, const StateView& values, DType act) {
+  ExpectState(keys, keys.dtype == DType::kBF16 ? DType::kBF16 : act, "keys");
+  ExpectState(values, keys.dtype, "values");
+}
+
 void Check(const EngramRules& rules, const EngramStore& store, ActivationTypes types) {
   CHECK_GE(rules.working, 1) << "working";
   CHECK_GE(rules.recalled_short, 1) << "recalled_short";
@@ -121,8 +128,7 @@ void Check(const StoreEngramContextArgs& args, ActivationTypes types) {
   Expect(args.k, types.act, args.k.shape, "k");
   Expect(args.v, types.act, args.k.shape, "v");
   CHECK_EQ(args.k.shape[0] % args.crossings.most(), 0) << "engrams of a crossing";
-  ExpectState(args.keys, types.act, "keys");
-  ExpectState(args.values, types.act, "values");
+  ExpectContext(args.keys, args.values, types.act);
 }
 
 void Check(const EngramAttentionArgs& args, ActivationTypes types) {
@@ -130,8 +136,7 @@ void Check(const EngramAttentionArgs& args, ActivationTypes types) {
   Expect(args.q, types.act, args.q.shape, "q");
   Expect(args.out, types.act, args.q.shape, "out");
   CheckRows(args.row_offsets, args.slots, args.positions, args.segment);
-  ExpectState(args.keys, types.act, "keys");
-  ExpectState(args.values, types.act, "values");
+  ExpectContext(args.keys, args.values, types.act);
   ExpectState(args.facts, DType::kI32, "facts");
   if (args.sums.base == nullptr) return;
   ExpectState(args.sums, types.act, "sums");

@@ -330,6 +330,17 @@ void Launch(Device& device, ManyProducts& p) {
                     S::kThreads, S::kSharedBytes, cluster, p, cluster);
 }
 
+// Whether large tiles would leave three of four multiprocessors without any.
+bool HasFewTiles(const Device& device, const ManyProducts& p) {
+  constexpr int kEntries = 96, kOutputs = 128, kCluster = 2;
+  int tiles = 0;
+  for (int i = 0; i < p.count; ++i) {
+    if (p.products[i].routed > 0 || p.pairs_of[i]) return false;
+    tiles += (p.products[i].out_features + kOutputs - 1) / kOutputs;
+  }
+  return tiles * ((p.rows + kEntries - 1) / kEntries) * kCluster * 4 <= device.multiprocessors();
+}
+
 }  // namespace
 
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue) {
@@ -339,7 +350,9 @@ void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epil
   switch (epilogue) {
     case ManyEpilogue::kStore:
       if (rows <= 16) return Launch<16, 7, ManyEpilogue::kStore>(device, products);
-      if (rows <= 48) return Launch<32, 4, ManyEpilogue::kStore>(device, products);
+      if (rows <= 48 || HasFewTiles(device, products)) {
+        return Launch<32, 4, ManyEpilogue::kStore>(device, products);
+      }
       if (rows < 96) return Launch<80, 4, ManyEpilogue::kStore>(device, products);
       // 256 rows in mom-340m make three tiles of all and two of each memory's: all run at a time.
       if (rows > 128 && rows <= 256) {

@@ -107,7 +107,7 @@ class TensorsOfHead {
   __device__ float* InSlab(const Copy& copy, int tensor) const {
     return MemoryAt<float>(copy.views[tensor], slot_, memory_) + Offset(tensor);
   }
-  // Of the slab, or of a memory's initial value, which may be zeros: null.
+  // The start of a tensor: of the slab, or of a memory's initial value, which may be zeros: null.
   __device__ const float* Start(const Copy& copy, int tensor, bool initial) const {
     if (!initial) return InSlab(copy, tensor);
     const float* const values = copy.initial[tensor];
@@ -118,7 +118,7 @@ class TensorsOfHead {
   __device__ int64_t Offset(int tensor) const {
     const Part& part = p_.division.parts[tensor % kDepth];
     if (tensor < kDepth) return int64_t{head_} * p_.dim * p_.divided + rank_ * part.between;
-    // Of biases, those of the columns that a block has; it has all outputs of two products.
+    // A block has the biases of its columns; it has all outputs of two products.
     if (p_.network.biases && tensor == kDepth) {
       return int64_t{head_} * p_.divided + rank_ * part.columns;
     }
@@ -129,7 +129,7 @@ class TensorsOfHead {
   const int slot_, memory_, head_, rank_;
 };
 
-// By one warp: the network's outputs, sums of `count` parts, `between` apart, through its norm,
+// One warp takes the network's outputs, sums of `count` parts, `between` apart, through its norm,
 // without gain and shift; n may be the first of them. A lane has elements of its own. Returns what
 // they were divided by.
 __device__ inline float NormOfWarp(const MemoryNetwork& network, int dim, const float* parts,
@@ -167,7 +167,7 @@ __device__ inline void NormGradientOfWarp(const MemoryNetwork& network, int dim,
   }
 }
 
-// By one warp: from a token's outputs, as for NormOfWarp(), the gradient of the last product's,
+// One warp finds, from a token's outputs, as for NormOfWarp(), the gradient of the last product's,
 // times `rate`. That of a gain takes the place of v. Returns |A(k) - v|^2 where it is wanted.
 __device__ inline float ErrorOfWarp(const Params& p, float* outputs, int count, int between,
                                     const float* k, float* v, const float* gain, const float* shift,

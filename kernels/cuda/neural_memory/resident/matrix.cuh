@@ -155,7 +155,7 @@ __device__ inline void ProductsOfTokens(const float* x, int count, const float* 
   }
 }
 
-// Of `count` vectors x of part.columns:  y_i <- sum_o W_io x_o y_i  by all warps, eight lanes to a
+// For `count` vectors x of part.columns:  y_i <- sum_o W_io x_o y_i  by all warps, eight lanes to a
 // row. The rows are a multiple of four; where they are too few for the warps, these share vectors.
 __device__ inline void ProductsOfRows(const float* weights, const Part& part, const float* x,
                                       int count, float* y) {
@@ -199,7 +199,7 @@ __device__ inline void AddGradients(const float* z, int z_pitch, const float* de
   }
 }
 
-// Of one step, scaled already: S = momentum S - z delta, W = keep W + S.
+// The gates of one step, scaled already: S = momentum S - z delta, W = keep W + S.
 struct StepGates {
   float momentum, keep;
 };

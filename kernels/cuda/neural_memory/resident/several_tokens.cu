@@ -177,8 +177,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       answer(forward.Run(q, count, at.weights, {}), e, count, [&](int) { return gain; });
     }
   };
-  // Of pairs whose first one is that of an entry, which may be before the segment: errors at the
-  // blocks that own them.
+  // Finds the errors of pairs whose first one is that of an entry, which may be before the segment,
+  // at the blocks that own them.
   const auto find_errors = [&](int entry, int count, float scale) {
     float* const outputs = forward.Run(k, count, at.anchors, {.slopes = delta_1});
     for (int pair = rank + warp * p.blocks; pair < count; pair += kWarps * p.blocks) {
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
   };
-  // Of `count` pairs: what their gradients are made of, at all blocks.
+  // Finds what the gradients of `count` pairs are made of, at all blocks.
   const auto find_gradients = [&](int entry, int count, float scale) {
     find_errors(entry, count, scale);
     for (int pair = rank + warp * p.blocks; pair < count; pair += kWarps * p.blocks) {

@@ -17,7 +17,7 @@ class NetworkOfTokens {
   struct Options {
     float* slopes;             // of the hidden units, [tokens, units]
     const float* unit_biases;  // of this block's hidden units
-    // Of the outputs, or of this block's; of two products, for one of the blocks.
+    // Those of the outputs, or of this block's; of two products, for one of the blocks.
     const float* output_biases;
   };
 

@@ -1,0 +1,104 @@
+// Attention on a GPU whose products round.
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/attention_problem.h"
+#include "tests/support/backends.h"
+#include "tests/support/bounds.h"
+#include "tests/support/matchers.h"
+
+namespace mneme {
+namespace {
+
+using Dims = AttentionDims;
+using Problem = AttentionProblem;
+
+// A GPU whose products round to bf16 rounds weights, too: queries, keys and values of these
+// problems are held by bf16 as they are.
+class CudaRoundedAttentionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (AvailableBackends().front().device != "cuda") GTEST_SKIP() << "no GPU";
+    backend_ = MakeCuda(DType::kBF16);
+  }
+  void ExpectReference(const Problem& problem) {
+    EXPECT_THAT(Outputs(*backend_, problem),
+                IsWithin(Bound(problem, kUnitBF16), Outputs(*reference_, problem)))
+        << problem.dims.Describe();
+  }
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> reference_ = MakeReference();
+};
+
+const std::vector<RowSpec> kMixedRows = {{2, 0, 1},   {0, 63, 3},  {-1, 0, 4}, {1, 70, 0},
+                                         {3, 0, 250}, {4, 130, 1}, {1, 64, 64}};
+const std::vector<RowSpec> kSingleTokens = {{2, 0, 1},   {0, 63, 1},  {-1, 0, 1}, {1, 64, 1},
+                                            {3, 200, 1}, {4, 130, 1}, {5, 255, 1}};
+
+TEST_F(CudaRoundedAttentionTest, MatchesReferenceForHeadsOfAnyWidthAndGroup) {
+  for (const Dims& dims : {Dims{1, 1, 16, 16}, Dims{4, 2, 64, 64}, Dims{6, 2, 24, 40},
+                           Dims{8, 1, 128, 128}, Dims{5, 1, 96, 96}, Dims{12, 4, 64, 128},
+                           Dims{40, 2, 32, 32}, Dims{2, 2, 7, 13}, Dims{2, 1, 160, 160}}) {
+    ExpectReference({.dims = dims, .rows = kMixedRows});
+    ExpectReference({.dims = dims, .rows = kSingleTokens});
+  }
+}
+
+TEST_F(CudaRoundedAttentionTest, AWindowSeesItsTokenAndThoseBeforeIt) {
+  for (const int window : {1, 12, 63, 64, 65, 128, 200}) {
+    for (const int more : {0, 5}) {  // blocks of a ring beyond the window's
+      Dims dims{4, 2, 64, 64, window};
+      dims.blocks = (window + kContextBlock - 1) / kContextBlock + more;
+      ExpectReference({.dims = dims, .rows = kMixedRows});
+      ExpectReference({.dims = dims, .rows = kSingleTokens});
+      ExpectReference({.dims = dims, .rows = {{0, 1000, 300}, {1, 999, 64}, {2, 1023, 1}}});
+      ExpectReference({.dims = dims, .rows = {{0, 1'000'003, 1}, {1, int64_t{1} << 40, 1}}});
+    }
+  }
+}
+
+TEST_F(CudaRoundedAttentionTest, ManyBlocksOfThreadsMayShareAToken) {
+  Dims dims{4, 2, 32, 32};
+  dims.blocks = 66;
+  ExpectReference({.dims = dims, .rows = {{0, 4200, 1}, {1, 4000, 20}, {2, 1, 1}}});
+  ExpectReference({.dims = dims, .rows = {{0, 4200, 1}, {1, 0, 1}, {2, 1, 1}}});
+  for (const double spread : {0.0, 4.0, 30.0, 1000.0}) {
+    ExpectReference({.dims = dims, .rows = {{0, 4200, 1}, {1, 900, 1}}, .spread = spread});
+  }
+}
+
+TEST_F(CudaRoundedAttentionTest, PrefixesSegmentsAndSecondKeysAreSeen) {
+  for (const int segment : {0, 5, 64, 70}) {
+    for (const int prefix : {0, 3, 64, 70}) {
+      for (const bool others : {false, true}) {
+        Dims dims{8, 2, 64, 64, 0, 3, prefix, segment, others};
+        if (others && segment == 0) continue;
+        for (const std::vector<RowSpec>& rows :
+             {std::vector<RowSpec>{{0, 0, 190}}, {{0, 0, 1}, {1, 0, 1}, {2, 0, 1}}}) {
+          const Problem problem = {.dims = dims, .rows = rows};
+          EXPECT_LE(RelativeError(Outputs(*backend_, problem), Outputs(*reference_, problem)),
+                    kUnitBF16)
+              << dims.Describe() << ", segment " << segment << ", prefix " << prefix;
+        }
+      }
+    }
+  }
+}
+
+// A text fed in pieces sees the same keys, some of them rounded in the step and some before.
+TEST_F(CudaRoundedAttentionTest, AnySplitIsTheSameButForRounding) {
+  for (const int window : {0, 50, 64}) {
+    Dims dims{4, 2, 64, 64, window};
+    dims.blocks = window > 0 ? 1 : 4;
+    const Problem problem = {.dims = dims, .rows = {{0, 0, 200}}};
+    const std::vector<double> whole = Outputs(*backend_, problem);
+    for (const std::vector<int>& chunks : {std::vector{1}, {7, 1, 13}, {64}, {199, 1}}) {
+      const std::vector<double> all = FedInChunks(*backend_, problem, 200, chunks);
+      EXPECT_LE(RelativeError(all, whole), kUnitBF16) << "chunks of " << chunks[0];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mneme
