@@ -109,19 +109,35 @@ std::string Catalogue::Path(int64_t generation) const {
 }
 
 absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, std::string folder,
-                                                           Damage& damage) {
+                                                           bool has_snapshots, Damage& damage) {
   std::unique_ptr<Catalogue> catalogue(new Catalogue(files, std::move(folder)));
   MNEME_RETURN_IF_ERROR(catalogue->Sweep());
   if (catalogue->generation_ == 0) {
-    MNEME_RETURN_IF_ERROR(catalogue->WriteAnew(damage));
+    absl::Status known;
+    if (has_snapshots) {
+      known = absl::DataLossError(absl::StrCat(
+          catalogue->folder_, ": there are snapshots of sessions, and no catalogue of them"));
+      damage.sessions_unreadable = true;
+    }
+    MNEME_RETURN_IF_ERROR(catalogue->WriteAnew(damage, known));
     return catalogue;
   }
-  const absl::Status wal = CheckWal(files, catalogue->Path(catalogue->generation_) + "-wal");
+  const std::string wal_path = catalogue->Path(catalogue->generation_) + "-wal";
+  MNEME_ASSIGN_OR_RETURN(const bool has_wal, files.Exists(wal_path));
+  const absl::Status wal = CheckWal(files, wal_path);
   if (!wal.ok() && !absl::IsDataLoss(wal)) return wal;
   absl::Status opened = catalogue->OpenGeneration();
   if (opened.ok() && !wal.ok()) {
     damage.sessions_unreadable = true;
     opened = wal;
+  }
+  if (opened.ok() && !has_wal && has_snapshots) {
+    MNEME_ASSIGN_OR_RETURN(const bool has_sessions, catalogue->HasSessions());
+    if (!has_sessions) {
+      damage.sessions_unreadable = true;
+      opened = absl::DataLossError(absl::StrCat(
+          wal_path, ": is missing, and there are snapshots of sessions that no row knows"));
+    }
   }
   if (absl::IsDataLoss(opened)) {
     LOG(ERROR) << "catalogue is damaged and will be written anew: " << opened.message();
@@ -130,6 +146,16 @@ absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, st
     return opened;
   }
   return catalogue;
+}
+
+absl::StatusOr<bool> Catalogue::HasSessions() {
+  bool found = false;
+  MNEME_RETURN_IF_ERROR(
+      ScanAll(RowKind::kSession, [&](const RowKey&, const RecordReader&) -> absl::StatusOr<bool> {
+        found = true;
+        return false;
+      }));
+  return found;
 }
 
 // Finds the generation that counts, and removes what a crash has left of others.

@@ -70,9 +70,10 @@ class Catalogue {
 
   ~Catalogue();
 
-  // Makes a new one where there is none. A damaged one is written anew as far as it can be read.
+  // Makes a new one where there is none. A damaged one is written anew as far as it can be read. So
+  // is one that `has_snapshots` say must have had more, as a file of it is missing.
   static absl::StatusOr<std::unique_ptr<Catalogue>> Open(FileSystem& files, std::string folder,
-                                                         Damage& damage);
+                                                         bool has_snapshots, Damage& damage);
 
   absl::Status Begin() { return database_->Begin(); }
   absl::Status Commit() { return database_->Commit(); }
@@ -112,6 +113,7 @@ class Catalogue {
   Catalogue(FileSystem& files, std::string folder);
   std::string Path(int64_t generation) const;
   absl::Status Sweep();
+  absl::StatusOr<bool> HasSessions();
   absl::Status OpenGeneration();
   absl::Status RenewWal();
   absl::Status WriteGeneration(int64_t generation, Damage& damage);

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "store/catalogue.h"
+#include "store/rewind_point.h"
 #include "store/session_record.h"
 #include "store/store_change.h"
 
@@ -26,7 +27,8 @@ struct StagedCommit {
   std::vector<uint64_t> snapshots_damaged;
   std::vector<RowKey> requests_added;  // rows of kRequest
   std::vector<RowKey> requests_dropped;
-  bool erase = false;
+  bool erase = false;        // what was deleted, before this is acknowledged
+  bool erase_later = false;  // what gave way to something newer
   int64_t turns = 0;
   int64_t log_bytes = 0;
 
@@ -50,7 +52,6 @@ absl::StatusOr<std::vector<CheckpointRecord>> CheckpointsOf(Catalogue& catalogue
 // Whether a state of `position` tokens can be had from a snapshot, or from nothing, and the log.
 bool CanReach(const SessionRecord& session, const std::vector<SnapshotRecord>& snapshots,
               int64_t position);
-
 // The changes of one batch, within a part of the catalogue's transaction that is taken back where
 // one of them fails. `group`: what batches before it in the same transaction have staged.
 // `sequence` grows from batch to batch: the age of requests.
@@ -74,18 +75,34 @@ class ChangeApplier {
   absl::Status Do(const ChangeSession& change);
   absl::Status Do(const AddSnapshot& change);
   absl::Status Do(const DropDamagedSnapshot& change);
+  absl::Status Do(const DeleteSession& change);
+
+  // apply_rewind.cc
   absl::Status Do(const AddCheckpoint& change);
   absl::Status Do(const DropCheckpoint& change);
   absl::Status Do(const RewindSession& change);
+  absl::Status Do(const CutSession& change);
+  absl::Status Do(const ForgetPast& change);
   absl::Status Do(const ForkSession& change);
-  absl::Status Do(const LoseSession& change);
-  absl::Status Do(const DeleteSession& change);
+  absl::StatusOr<CheckpointRecord> FindCheckpointRow(const SessionRecord& session,
+                                                     const std::string& name);
+  absl::StatusOr<RewindPoint> FindPoint(const SessionRecord& session,
+                                        const std::vector<Turn>& turns, const RewindTarget& to,
+                                        const FactsAfter& facts);
+  absl::Status StandAt(const RewindPoint& point, SessionRecord& session);
+  // Drops what is behind.
+  absl::Status GoBackTo(const RewindPoint& point, SessionRecord& session);
+  absl::Status CheckPoint(const SessionRecord& session, const RewindPoint& point);
 
   // Sessions as they are after what is staged.
   std::optional<SessionRecord> Find(uint64_t id) const;
   absl::StatusOr<SessionRecord> FindAny(uint64_t id) const;
   absl::StatusOr<SessionRecord> FindLive(uint64_t id) const;
   absl::Status CheckNew(const SessionRecord& session) const;
+  // Tokens fed in front of a turn that the log has, or may have next.
+  absl::StatusOr<int64_t> FedBefore(const SessionRecord& session, int64_t turn);
+  absl::Status CheckSnapshot(const SessionRecord& session, const SnapshotRecord& snapshot);
+  absl::Status CheckBase(const SessionRecord& session, const SnapshotRecord& snapshot);
   absl::Status CheckBytes(const SessionRecord& session, int64_t more) const;
   OwnerUsage UsageOf(const std::string& owner) const;
 
@@ -98,6 +115,11 @@ class ChangeApplier {
   // Turns [begin, end) of the log.
   absl::Status DropTurns(SessionRecord& session, int64_t begin, int64_t end);
   absl::StatusOr<std::vector<Turn>> Turns(const SessionRecord& session);
+  // What the session was where the snapshot is of, as far as the log says it.
+  absl::Status SetThere(const SessionRecord& session, SnapshotRecord& snapshot);
+  absl::Status ClearReplies(uint64_t session, int64_t beyond_position);
+  // Drops the turns before.
+  absl::Status BeginLogAt(SessionRecord& session, int64_t turn);
   // Snapshots that nobody needs, and what of a long log is behind the others.
   absl::Status Compact(SessionRecord& session);
 

@@ -46,18 +46,55 @@ uint32_t Portable(uint32_t sum, std::span<const std::byte> bytes) {
   return sum;
 }
 
+// Sums are polynomials over bits modulo the one above: bit 31 is 1, bit 30 is x. A sum that so many
+// bytes follow is multiplied by x^(8 * bytes).
+constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t bit = uint32_t{1} << 31; bit != 0; bit >>= 1) {
+    if ((a & bit) != 0) product ^= b;
+    b = (b >> 1) ^ ((b & 1) != 0 ? kPolynomial : 0);
+  }
+  return product;
+}
+constexpr uint32_t ShiftOf(uint64_t bytes) {
+  uint32_t shift = uint32_t{1} << 31;
+  for (uint32_t square = uint32_t{1} << 23; bytes != 0; bytes >>= 1) {
+    if ((bytes & 1) != 0) shift = Multiply(shift, square);
+    square = Multiply(square, square);
+  }
+  return shift;
+}
+
 #if defined(__x86_64__)
+// The instruction takes three cycles, of which it can begin one each: three parts at once.
+constexpr size_t kPartBytes = 16384;
+
 __attribute__((target("sse4.2"))) uint32_t Accelerated(uint32_t sum,
                                                        std::span<const std::byte> bytes) {
-  uint64_t wide = sum;
+  constexpr uint32_t kShift = ShiftOf(kPartBytes);
   const std::byte* next = bytes.data();
   size_t left = bytes.size();
+  for (; left >= 3 * kPartBytes; left -= 3 * kPartBytes, next += 3 * kPartBytes) {
+    uint64_t first = sum, second = 0, third = 0;
+    for (size_t i = 0; i < kPartBytes; i += 8) {
+      first = __builtin_ia32_crc32di(first, Load64(next + i));
+      second = __builtin_ia32_crc32di(second, Load64(next + kPartBytes + i));
+      third = __builtin_ia32_crc32di(third, Load64(next + 2 * kPartBytes + i));
+    }
+    const uint32_t two = Multiply(kShift, static_cast<uint32_t>(first)) ^ second;
+    sum = Multiply(kShift, two) ^ static_cast<uint32_t>(third);
+  }
+  uint64_t wide = sum;
   for (; left >= 8; left -= 8, next += 8) wide = __builtin_ia32_crc32di(wide, Load64(next));
   return Portable(static_cast<uint32_t>(wide), {next, left});
 }
 #endif
 
 }  // namespace
+
+uint32_t ConcatCrc32c(uint32_t first, uint32_t second, uint64_t second_bytes) {
+  return Multiply(ShiftOf(second_bytes), first) ^ second;
+}
 
 uint32_t Crc32c(uint32_t crc, std::span<const std::byte> bytes) {
 #if defined(__x86_64__)

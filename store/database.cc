@@ -135,6 +135,8 @@ absl::Status Database::Checkpoint(bool erase) {
   if (code != SQLITE_OK) return Error(code);
   wal_pages_ = 0;
   if (!erase) return absl::OkStatus();
+  // Pages in memory have what was cleared on the disk, and would be written as they are.
+  sqlite3_db_release_memory(connection_);
   // SQLite cuts the WAL, and leaves it to the system when the disk learns of it.
   sqlite3_file* wal = nullptr;
   const int found = sqlite3_file_control(connection_, "main", SQLITE_FCNTL_JOURNAL_POINTER, &wal);

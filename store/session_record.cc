@@ -9,7 +9,8 @@
 namespace mneme {
 namespace {
 
-constexpr uint64_t kRecordVersion = 1;
+// The newest; records of kinds that have not changed are written as the first.
+constexpr uint64_t kRecordVersion = 3;
 
 enum class EventKind : uint64_t {
   kTokensFed = 1,
@@ -19,15 +20,15 @@ enum class EventKind : uint64_t {
   kAdapterChosen = 5,
 };
 
-RecordWriter NewRecord() {
+RecordWriter NewRecord(uint64_t version = 1) {
   RecordWriter record;
-  record.Varint(kRecordVersion);
+  record.Varint(version);
   return record;
 }
 
-absl::Status CheckRecordVersion(RecordReader& values, absl::string_view row) {
+absl::StatusOr<uint64_t> ReadVersion(RecordReader& values, absl::string_view row) {
   const uint64_t version = values.Varint();
-  if (version <= kRecordVersion) return absl::OkStatus();
+  if (version <= kRecordVersion) return version;
   return absl::FailedPreconditionError(absl::StrCat(row, ": is of version ", version,
                                                     ", this program reads up to ", kRecordVersion));
 }
@@ -154,7 +155,7 @@ RecordWriter Encode(const SessionRecord& session) {
 }
 
 absl::StatusOr<SessionRecord> DecodeSession(RecordReader values, absl::string_view row) {
-  MNEME_RETURN_IF_ERROR(CheckRecordVersion(values, row));
+  MNEME_RETURN_IF_ERROR(ReadVersion(values, row).status());
   SessionRecord session;
   session.owner = std::string(values.Bytes());
   session.name = std::string(values.Bytes());
@@ -189,7 +190,7 @@ RecordWriter Encode(const Turn& turn) {
 }
 
 absl::StatusOr<Turn> DecodeTurn(RecordReader values, absl::string_view row) {
-  MNEME_RETURN_IF_ERROR(CheckRecordVersion(values, row));
+  MNEME_RETURN_IF_ERROR(ReadVersion(values, row).status());
   Turn turn;
   turn.begin = values.Signed();
   turn.pending_token = ReadPending(values);
@@ -216,7 +217,7 @@ RecordWriter Encode(const RequestRecord& request) {
 }
 
 absl::StatusOr<RequestRecord> DecodeRequest(RecordReader values, absl::string_view row) {
-  MNEME_RETURN_IF_ERROR(CheckRecordVersion(values, row));
+  MNEME_RETURN_IF_ERROR(ReadVersion(values, row).status());
   RequestRecord request;
   request.owner = std::string(values.Bytes());
   request.key = std::string(values.Bytes());
@@ -229,33 +230,47 @@ absl::StatusOr<RequestRecord> DecodeRequest(RecordReader values, absl::string_vi
 }
 
 RecordWriter Encode(const SnapshotRecord& snapshot) {
-  RecordWriter record = NewRecord();
+  RecordWriter record = NewRecord(/*version=*/3);
   record.Signed(snapshot.position).Signed(snapshot.turn).Signed(snapshot.bytes);
+  record.Varint(snapshot.has_facts ? 1 : 0).Bytes(snapshot.facts);
+  WritePending(record, snapshot.pending_token);
+  record.Varint(snapshot.base);
   return record;
 }
 
 absl::StatusOr<SnapshotRecord> DecodeSnapshot(RecordReader values, absl::string_view row) {
-  MNEME_RETURN_IF_ERROR(CheckRecordVersion(values, row));
+  MNEME_ASSIGN_OR_RETURN(const uint64_t version, ReadVersion(values, row));
   SnapshotRecord snapshot;
   snapshot.position = values.Signed();
   snapshot.turn = values.Signed();
   snapshot.bytes = values.Signed();
+  if (version >= 2) {
+    snapshot.has_facts = values.Varint() != 0;
+    snapshot.facts = std::string(values.Bytes());
+    snapshot.pending_token = ReadPending(values);
+  }
+  if (version >= 3) snapshot.base = values.Varint();
   MNEME_RETURN_IF_ERROR(values.End(row));
   return snapshot;
 }
 
 RecordWriter Encode(const CheckpointRecord& checkpoint) {
-  RecordWriter record = NewRecord();
+  RecordWriter record = NewRecord(/*version=*/2);
   record.Signed(checkpoint.position);
   WriteTime(record, checkpoint.created);
+  record.Signed(checkpoint.turns).Varint(checkpoint.has_pending_token ? 1 : 0);
   return record;
 }
 
 absl::StatusOr<CheckpointRecord> DecodeCheckpoint(RecordReader values, absl::string_view row) {
-  MNEME_RETURN_IF_ERROR(CheckRecordVersion(values, row));
+  MNEME_ASSIGN_OR_RETURN(const uint64_t version, ReadVersion(values, row));
   CheckpointRecord checkpoint;
   checkpoint.position = values.Signed();
   checkpoint.created = ReadTime(values);
+  if (version >= 2) {
+    checkpoint.turns = values.Signed();
+    checkpoint.has_pending_token = values.Varint() != 0;
+  }
   MNEME_RETURN_IF_ERROR(values.End(row));
   return checkpoint;
 }

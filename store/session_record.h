@@ -53,6 +53,10 @@ struct SessionRecord {
   int64_t log_bytes = 0;
   int64_t snapshot_bytes = 0;
 
+  // Not stored: counted when the store is opened, and since then.
+  int64_t checkpoints = 0;
+  int64_t rewinds = 0;
+
   int64_t position() const { return fed_tokens + (pending_token.has_value() ? 1 : 0); }
 };
 
@@ -66,11 +70,15 @@ struct RangeForgotten {  // of positions [begin, end)
   int64_t end = 0;
   friend bool operator==(const RangeForgotten&, const RangeForgotten&) = default;
 };
-struct StateImported {  // which a snapshot holds; the state after it is that of `fed_tokens` tokens
+// Which a snapshot holds; the state after it is that of `fed_tokens` tokens. The log goes on behind
+// it, and does not keep its turn (ForgetPast).
+struct StateImported {
   uint64_t snapshot = 0;
   int64_t fed_tokens = 0;
   friend bool operator==(const StateImported&, const StateImported&) = default;
 };
+// Kept for models whose sessions are given a seed: those that draw at random take it from their
+// configuration, so that nothing writes it.
 struct MemorySeeded {
   uint64_t seed = 0;
   friend bool operator==(const MemorySeeded&, const MemorySeeded&) = default;
@@ -111,6 +119,13 @@ struct SnapshotRecord {
   int64_t position = 0;  // tokens fed
   int64_t turn = 0;      // turns of the log that are in it
   int64_t bytes = 0;
+  // Of the session there, where the log said it when the snapshot was added; version 1 has neither.
+  bool has_facts = false;
+  std::string facts = {};
+  std::optional<int32_t> pending_token = std::nullopt;
+  // Of the session's snapshots, that which it goes on from (SlabHead::base); 0: none, as in
+  // versions 1 and 2.
+  uint64_t base = 0;
   friend bool operator==(const SnapshotRecord&, const SnapshotRecord&) = default;
 };
 
@@ -118,6 +133,8 @@ struct CheckpointRecord {
   std::string name;
   int64_t position = 0;  // tokens fed
   absl::Time created;
+  int64_t turns = -1;              // SessionRecord::turns there; -1: version 1, where nobody knows
+  bool has_pending_token = false;  // there
   friend bool operator==(const CheckpointRecord&, const CheckpointRecord&) = default;
 };
 

@@ -1,5 +1,6 @@
 #include "store/session_store.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -77,15 +78,43 @@ std::vector<SessionRecord> SessionStore::List(const std::optional<std::string>& 
                                               size_t limit) const {
   absl::MutexLock lock(&mu_);
   Name begin(after.first, after.second);
-  if (owner.has_value() && begin < Name(*owner, "")) begin = Name(*owner, "");
+  // Of one owner, names that begin so are together.
+  if (owner.has_value()) begin = std::max(begin, Name(*owner, name_prefix));
   std::vector<SessionRecord> listed;
   for (auto next = by_name_.lower_bound(begin); next != by_name_.end(); ++next) {
     const SessionRecord& session = **next;
-    if (listed.size() >= limit || (owner.has_value() && session.owner != *owner)) break;
+    const bool begins_so = absl::StartsWith(session.name, name_prefix);
+    if (listed.size() >= limit) break;
+    if (owner.has_value() && (session.owner != *owner || !begins_so)) break;
     if (Name(session.owner, session.name) == Name(after.first, after.second)) continue;
-    if (absl::StartsWith(session.name, name_prefix)) listed.push_back(session);
+    if (begins_so) listed.push_back(session);
   }
   return listed;
+}
+
+size_t SessionStore::Count(const std::optional<std::string>& owner,
+                           absl::string_view name_prefix) const {
+  constexpr int kAtOnce = 1024;  // names, for which the lock is held
+  if (name_prefix.empty()) {
+    return static_cast<size_t>(owner.has_value() ? UsageOf(*owner).sessions : sessions());
+  }
+  size_t count = 0;
+  std::pair<std::string, std::string> from(owner.value_or(""),
+                                           owner.has_value() ? name_prefix : "");
+  for (bool ended = false; !ended;) {
+    absl::MutexLock lock(&mu_);
+    auto next = by_name_.lower_bound(Name(from.first, from.second));
+    int looked_at = 0;
+    for (; next != by_name_.end() && looked_at < kAtOnce; ++next, ++looked_at) {
+      const SessionRecord& session = **next;
+      const bool begins_so = absl::StartsWith(session.name, name_prefix);
+      if (owner.has_value() && (session.owner != *owner || !begins_so)) break;
+      if (begins_so) ++count;
+    }
+    ended = next == by_name_.end() || looked_at < kAtOnce;
+    if (!ended) from = {(*next)->owner, (*next)->name};
+  }
+  return count;
 }
 
 bool SessionStore::names_in_doubt() const {
@@ -171,6 +200,23 @@ absl::StatusOr<std::optional<RequestRecord>> SessionStore::FindRequest(absl::str
   MNEME_ASSIGN_OR_RETURN(RequestRecord request, DecodeRequest(RecordReader(**found), row.Name()));
   request.session = row.session;
   return request;
+}
+
+bool SessionStore::MayHaveRequest(absl::string_view owner, absl::string_view key) const {
+  absl::MutexLock lock(&mu_);
+  return request_keys_.contains(RequestKey(owner, key));
+}
+
+int64_t SessionStore::sessions() const {
+  absl::MutexLock lock(&mu_);
+  return static_cast<int64_t>(sessions_.size());
+}
+
+int64_t SessionStore::SessionsOfOtherModels(uint64_t model) const {
+  absl::MutexLock lock(&mu_);
+  return std::count_if(sessions_.begin(), sessions_.end(), [model](const auto& one) {
+    return one.second->model != model && one.second->status == SessionStatus::kLive;
+  });
 }
 
 std::string SessionStore::SnapshotPath(uint64_t snapshot) const {

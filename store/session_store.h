@@ -20,8 +20,9 @@
 // from a power loss (wal_check.h).
 //
 // Deletion erases: rows are overwritten, the WAL is cut, snapshots are removed, and all of that is
-// on the disk before the callback. What a disk keeps in blocks that the file system has given up is
-// that file system's matter, as is encryption. Files are for their owner alone.
+// on the disk before the callback. So it is with what going back drops, with what is forgotten, and
+// with turns that a long log loses. What a disk keeps in blocks that the file system has given up
+// is that file system's matter, as is encryption. Files are for their owner alone.
 //
 // Order. A snapshot is durable before the row that names it, and its row is gone for good before
 // its file is. So a file without a row is rubbish, which opening removes, and a row without a file
@@ -42,6 +43,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -93,6 +95,8 @@ class SessionStore final : private CommittedSessions {
     StoreLimits limits;
     // Left for deletions and for writing anew: other batches are refused below.
     int64_t reserved_bytes = int64_t{16} << 20;
+    // Answers that gave way to newer ones are erased with the next deletion, or after that.
+    absl::Duration erase_within = absl::Minutes(1);
     int64_t wal_pages = 4096;  // of 4 KiB, before they are moved into the database
   };
 
@@ -132,9 +136,15 @@ class SessionStore final : private CommittedSessions {
                                   absl::string_view name_prefix,
                                   const std::pair<std::string, std::string>& after,
                                   size_t limit) const;
+  // How many List would find. Others do not wait for that, however many there are.
+  size_t Count(const std::optional<std::string>& owner, absl::string_view name_prefix) const;
   // Rows of sessions were lost: a name that is not found may have existed. Until TrustNames.
   bool names_in_doubt() const;
   absl::Status TrustNames();
+  // All of them, and those of an owner.
+  int64_t sessions() const;
+  int64_t SessionsOfOtherModels(uint64_t model) const;
+  OwnerUsage UsageOf(const std::string& owner) const override;
 
   // --- What is read from the disk ---
 
@@ -146,6 +156,8 @@ class SessionStore final : private CommittedSessions {
   // Nothing where the key is unknown.
   absl::StatusOr<std::optional<RequestRecord>> FindRequest(absl::string_view owner,
                                                            absl::string_view key);
+  // Whether FindRequest may find something; does not wait for the disk.
+  bool MayHaveRequest(absl::string_view owner, absl::string_view key) const;
   // Where the file of a snapshot is, or has to be written before AddSnapshot.
   std::string SnapshotPath(uint64_t snapshot) const;
 
@@ -187,10 +199,13 @@ class SessionStore final : private CommittedSessions {
   // store_commit.cc: the store's thread.
   void Run();
   void CommitBatches(std::vector<Batch> batches);
+  void EraseIfDue(bool now) ABSL_LOCKS_EXCLUDED(disk_mu_);
+  absl::Status Erase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status Mend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   void NoteRefused(const std::vector<Batch>& batches, const std::vector<absl::Status>& results)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
-  absl::Status CheckRoom(const std::vector<Batch>& batches) const;
+  static bool OnlyErase(const std::vector<Batch>& batches);
+  absl::Status CheckRoom() const;
   absl::Status CommitOnce(const std::vector<Batch>& batches, std::vector<absl::Status>& results,
                           StagedCommit& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status ForgetOldRequests(StagedCommit& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
@@ -199,7 +214,7 @@ class SessionStore final : private CommittedSessions {
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetSession(uint64_t id, std::optional<SessionRecord> session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  OwnerUsage UsageOf(const std::string& owner) const override;
+  void NoteRequestKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_, mu_);
   // What a reader found to be damaged is mended before the next commit.
   absl::Status Noted(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
 
@@ -211,8 +226,10 @@ class SessionStore final : private CommittedSessions {
   // Who reads or writes rows holds it; the store's thread does while it commits.
   mutable absl::Mutex disk_mu_;
   std::unique_ptr<Catalogue> catalogue_ ABSL_GUARDED_BY(disk_mu_);
-  std::vector<uint64_t> refused_snapshots_ ABSL_GUARDED_BY(disk_mu_);  // whose files are to go
-  bool broken_ ABSL_GUARDED_BY(disk_mu_) = false;                      // until written anew
+  std::vector<uint64_t> unused_snapshots_ ABSL_GUARDED_BY(disk_mu_);  // whose files are to go
+  bool slabs_changed_ ABSL_GUARDED_BY(disk_mu_) = false;              // and not synced
+  absl::Duration erase_due_ ABSL_GUARDED_BY(disk_mu_) = absl::InfiniteDuration();
+  bool broken_ ABSL_GUARDED_BY(disk_mu_) = false;   // until written anew
   bool damaged_ ABSL_GUARDED_BY(disk_mu_) = false;  // broken_, and rows are missing
   absl::flat_hash_map<uint64_t, int> snapshot_users_ ABSL_GUARDED_BY(disk_mu_);  // sessions
   std::deque<RowKey> requests_ ABSL_GUARDED_BY(disk_mu_);  // rows of kRequest, oldest first
@@ -227,6 +244,8 @@ class SessionStore final : private CommittedSessions {
       ABSL_GUARDED_BY(mu_);
   absl::btree_set<const SessionRecord*, NameOrder> by_name_ ABSL_GUARDED_BY(mu_);  // of sessions_
   absl::flat_hash_map<std::string, OwnerUsage> usage_ ABSL_GUARDED_BY(mu_);        // by owner
+  // Keys of rows of kRequest; of some that are gone, too.
+  absl::flat_hash_set<std::string> request_keys_ ABSL_GUARDED_BY(mu_);
   StoreStats stats_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;

@@ -20,12 +20,15 @@ namespace {
 
 constexpr absl::string_view kMagic = "MNEMSLAB";
 constexpr absl::string_view kEnd = "SLABMNEM";
-constexpr uint32_t kVersion = 1;
 constexpr size_t kBlockBytes = size_t{1} << 20;
 constexpr size_t kPrefixBytes = 16;  // magic, version, length of the head
 constexpr size_t kTailBytes = 16;    // length of the index, checksum, kEnd
 constexpr size_t kMaxHeadBytes = size_t{1} << 16;
 constexpr int kZstdLevel = 1;
+// Where zstd leaves more than that of a block, this one and so many more are stored as they are:
+// states of floats lose a few hundredths, and take three times as long to be written.
+constexpr double kWorthPacking = 0.875;
+constexpr int kBlocksUntilNextTry = 15;
 constexpr absl::string_view kHeadName = "head of a snapshot";
 constexpr absl::string_view kIndexName = "index of a snapshot";
 
@@ -46,11 +49,14 @@ std::string EncodeHead(const SlabHead& head) {
       .Varint(head.session)
       .Signed(head.position)
       .Signed(head.turn)
-      .Signed(head.created);
+      .Signed(head.created)
+      .Varint(head.base)
+      .Signed(head.base_position)
+      .Varint(head.id);
   return std::move(record).Seal(kHeadName);
 }
 
-absl::StatusOr<SlabHead> DecodeHead(absl::string_view bytes) {
+absl::StatusOr<SlabHead> DecodeHead(absl::string_view bytes, uint32_t version) {
   MNEME_ASSIGN_OR_RETURN(RecordReader record, RecordReader::Open(bytes, kHeadName));
   SlabHead head;
   head.identity.model = record.Fixed64();
@@ -62,6 +68,12 @@ absl::StatusOr<SlabHead> DecodeHead(absl::string_view bytes) {
   head.position = record.Signed();
   head.turn = record.Signed();
   head.created = record.Signed();
+  head.version = version;
+  if (version >= 2) {
+    head.base = record.Varint();
+    head.base_position = record.Signed();
+    head.id = record.Varint();
+  }
   MNEME_RETURN_IF_ERROR(record.End(kHeadName));
   return head;
 }
@@ -85,7 +97,7 @@ absl::StatusOr<std::unique_ptr<SlabWriter>> SlabWriter::Create(FileSystem& files
   MNEME_ASSIGN_OR_RETURN(writer->file_,
                          files.Open(TemporaryPath(writer->path_), OpenMode::kCreate));
   RecordWriter prefix;
-  prefix.Fixed32(kVersion).Fixed32(static_cast<uint32_t>(record.size()));
+  prefix.Fixed32(kSlabVersion).Fixed32(static_cast<uint32_t>(record.size()));
   MNEME_RETURN_IF_ERROR(
       writer->Write(AsBytes(absl::StrCat(kMagic, std::move(prefix).Values(), record))));
   return writer;
@@ -100,28 +112,41 @@ SlabWriter::~SlabWriter() {
 }
 
 absl::Status SlabWriter::Write(std::span<const std::byte> bytes) {
-  file_crc_ = Crc32c(file_crc_, bytes);
+  return Write(bytes, Crc32c(0, bytes));
+}
+
+absl::Status SlabWriter::Write(std::span<const std::byte> bytes, uint32_t crc) {
+  file_crc_ = ConcatCrc32c(file_crc_, crc, bytes.size());
   MNEME_RETURN_IF_ERROR(file_->Write(offset_, bytes));
   offset_ += static_cast<int64_t>(bytes.size());
   return absl::OkStatus();
 }
 
+std::span<const std::byte> SlabWriter::Pack(std::span<const std::byte> raw) {
+  packed_.resize(ZSTD_compressBound(kBlockBytes));
+  const size_t size =
+      ZSTD_compress(packed_.data(), packed_.size(), raw.data(), raw.size(), kZstdLevel);
+  if (ZSTD_isError(size) != 0) return raw;
+  const double most = kWorthPacking * static_cast<double>(raw.size());
+  return static_cast<double>(size) < most ? std::span(packed_).first(size) : raw;
+}
+
 absl::Status SlabWriter::AddSection(absl::string_view name, std::span<const std::byte> bytes,
                                     bool compress) {
   Section section = {.name = std::string(name), .raw_bytes = bytes.size()};
+  int as_they_are = 0;
   while (!bytes.empty()) {
     const std::span<const std::byte> raw = bytes.first(std::min(bytes.size(), kBlockBytes));
     bytes = bytes.subspan(raw.size());
     std::span<const std::byte> stored = raw;
-    if (compress) {
-      packed_.resize(ZSTD_compressBound(kBlockBytes));
-      const size_t size =
-          ZSTD_compress(packed_.data(), packed_.size(), raw.data(), raw.size(), kZstdLevel);
-      if (ZSTD_isError(size) == 0 && size < raw.size()) stored = std::span(packed_).first(size);
+    if (compress && as_they_are-- <= 0) {
+      stored = Pack(raw);
+      if (stored.data() == raw.data()) as_they_are = kBlocksUntilNextTry;
     }
+    const uint32_t crc = Crc32c(0, stored);
     section.blocks.push_back(
-        {.stored = stored.size(), .packed = stored.data() != raw.data(), .crc = Crc32c(0, stored)});
-    MNEME_RETURN_IF_ERROR(Write(stored));
+        {.stored = stored.size(), .packed = stored.data() != raw.data(), .crc = crc});
+    MNEME_RETURN_IF_ERROR(Write(stored, crc));
   }
   sections_.push_back(std::move(section));
   return absl::OkStatus();
@@ -162,13 +187,14 @@ absl::Status SlabReader::ReadExactly(int64_t offset, std::span<std::byte> bytes)
                               offset + static_cast<int64_t>(bytes.size())));
 }
 
-absl::StatusOr<std::unique_ptr<SlabReader>> SlabReader::Open(FileSystem& files, std::string path) {
+absl::StatusOr<std::unique_ptr<SlabReader>> SlabReader::Open(FileSystem& files, std::string path,
+                                                             SlabCheck check) {
   std::unique_ptr<SlabReader> reader(new SlabReader(std::move(path)));
   MNEME_ASSIGN_OR_RETURN(reader->file_, files.Open(reader->path_, OpenMode::kRead));
   MNEME_ASSIGN_OR_RETURN(reader->file_bytes_, reader->file_->Size());
   MNEME_RETURN_IF_ERROR(reader->ReadHead());
 
-  // The tail says where the index begins, and nothing before it is trusted until the sum is right.
+  // The tail says where the index begins, which has a sum of its own.
   const int64_t tail_begin = reader->file_bytes_ - static_cast<int64_t>(kTailBytes);
   if (tail_begin < reader->blocks_begin_) return reader->Damaged("ends before its blocks");
   std::byte tail[kTailBytes];
@@ -178,23 +204,9 @@ absl::StatusOr<std::unique_ptr<SlabReader>> SlabReader::Open(FileSystem& files, 
   }
   RecordReader numbers(AsText(tail).substr(0, 8));
   const int64_t index_bytes = numbers.Fixed32();
-  const uint32_t stored_crc = numbers.Fixed32();
-  uint32_t crc = 0;
+  const uint32_t crc = numbers.Fixed32();
   reader->stored_.resize(kBlockBytes);
-  const int64_t summed = tail_begin + 4;
-  for (int64_t at = 0; at < summed;) {
-    const size_t count =
-        static_cast<size_t>(std::min<int64_t>(summed - at, static_cast<int64_t>(kBlockBytes)));
-    const std::span<std::byte> bytes = std::span(reader->stored_).first(count);
-    MNEME_RETURN_IF_ERROR(reader->ReadExactly(at, bytes));
-    crc = Crc32c(crc, bytes);
-    at += static_cast<int64_t>(count);
-  }
-  if (crc != stored_crc) {
-    return reader->Damaged(absl::StrCat("checksum ", absl::Hex(stored_crc, absl::kZeroPad8),
-                                        " is stored, its bytes have ",
-                                        absl::Hex(crc, absl::kZeroPad8)));
-  }
+  if (check == SlabCheck::kAll) MNEME_RETURN_IF_ERROR(reader->CheckAll(tail_begin + 4, crc));
   const int64_t index_begin = tail_begin - index_bytes;
   if (index_begin < reader->blocks_begin_) {
     return reader->Damaged(absl::StrCat("an index of ", index_bytes, " bytes is longer than it"));
@@ -203,6 +215,29 @@ absl::StatusOr<std::unique_ptr<SlabReader>> SlabReader::Open(FileSystem& files, 
   MNEME_RETURN_IF_ERROR(reader->ReadExactly(index_begin, index));
   MNEME_RETURN_IF_ERROR(reader->ReadIndex(AsText(index), index_begin));
   return reader;
+}
+
+absl::Status SlabReader::CheckAll(int64_t end, uint32_t expected) {
+  uint32_t crc = 0;
+  for (int64_t at = 0; at < end;) {
+    const size_t count =
+        static_cast<size_t>(std::min<int64_t>(end - at, static_cast<int64_t>(kBlockBytes)));
+    const std::span<std::byte> bytes = std::span(stored_).first(count);
+    MNEME_RETURN_IF_ERROR(ReadExactly(at, bytes));
+    crc = Crc32c(crc, bytes);
+    at += static_cast<int64_t>(count);
+  }
+  if (crc == expected) return absl::OkStatus();
+  return Damaged(absl::StrCat("checksum ", absl::Hex(expected, absl::kZeroPad8),
+                              " is stored, its bytes have ", absl::Hex(crc, absl::kZeroPad8)));
+}
+
+absl::StatusOr<SlabHead> SlabReader::HeadOf(FileSystem& files, std::string path) {
+  SlabReader reader(std::move(path));
+  MNEME_ASSIGN_OR_RETURN(reader.file_, files.Open(reader.path_, OpenMode::kRead));
+  MNEME_ASSIGN_OR_RETURN(reader.file_bytes_, reader.file_->Size());
+  MNEME_RETURN_IF_ERROR(reader.ReadHead());
+  return std::move(reader.head_);
 }
 
 absl::Status SlabReader::ReadHead() {
@@ -217,9 +252,10 @@ absl::Status SlabReader::ReadHead() {
   RecordReader numbers(AsText(prefix).substr(kMagic.size()));
   const uint32_t version = numbers.Fixed32();
   const size_t head_bytes = numbers.Fixed32();
-  if (version > kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "snapshot ", path_, ": is of version ", version, ", this program reads up to ", kVersion));
+  if (version > kSlabVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("snapshot ", path_, ": is of version ",
+                                                      version, ", this program reads up to ",
+                                                      kSlabVersion));
   }
   if (version == 0) return Damaged("there is no version 0");
   if (head_bytes > kMaxHeadBytes) {
@@ -228,7 +264,7 @@ absl::Status SlabReader::ReadHead() {
   }
   std::vector<std::byte> record(head_bytes);
   MNEME_RETURN_IF_ERROR(ReadExactly(static_cast<int64_t>(kPrefixBytes), record));
-  absl::StatusOr<SlabHead> head = DecodeHead(AsText(record));
+  absl::StatusOr<SlabHead> head = DecodeHead(AsText(record), version);
   if (!head.ok()) return Damaged(head.status().message());
   head_ = *std::move(head);
   blocks_begin_ = static_cast<int64_t>(kPrefixBytes + head_bytes);

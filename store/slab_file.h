@@ -10,13 +10,16 @@
 // Records and numbers are those of record.h. Blocks lie one behind another in the index's order, so
 // their offsets follow from their lengths. crc is of a block's stored bytes, file_crc of all bytes
 // of the file before it; both are CRC-32C. packed is 1 where zstd made the block shorter, 0
-// elsewhere. kind is 0: all of a section's bytes are in this file. Kind 1 is kept for sections that
-// begin with those of an earlier file, as fields that only grow would have them; nothing writes it,
-// and readers refuse it like all others.
+// elsewhere. kind is 0; readers refuse all others.
+//
+// A snapshot may go on from an earlier one of the same session, or of that which it was forked
+// from, its base: it has then what became different since, and the base (and its base) the rest.
+// Which sections those are, the engine knows.
 //
 // Versions. A reader refuses a version above its own, and reads all below: what version 1 says
 // about a byte holds as long as there are files of version 1. Whatever changes what a reader must
 // know (a field, a kind, a codec) is a new version, and one more file in tests/store/fixtures.
+// Version 1 has neither base nor id.
 #pragma once
 
 #include <cstddef>
@@ -42,15 +45,23 @@ struct SlabIdentity {
   friend bool operator==(const SlabIdentity&, const SlabIdentity&) = default;
 };
 
+inline constexpr uint32_t kSlabVersion = 2;
+
 struct SlabHead {
   SlabIdentity identity;
+  uint64_t id = 0;  // SnapshotRecord::id, so that no file is taken for another; version 1: unknown
   // Whose it is. Enough to go on from the file alone, where the catalogue is lost.
   std::string owner;
   std::string name;
-  uint64_t session = 0;  // SessionRecord::id
-  int64_t position = 0;  // tokens fed
-  int64_t turn = 0;      // turns of the log that are in it
-  int64_t created = 0;   // seconds since 1970
+  uint64_t session = 0;       // SessionRecord::id
+  int64_t position = 0;       // tokens fed
+  int64_t turn = 0;           // turns of the log that are in it
+  int64_t created = 0;        // seconds since 1970
+  uint64_t base = 0;          // SnapshotRecord::id, less than this one's; 0: all is in this file
+  int64_t base_position = 0;  // tokens fed there
+  uint32_t version = kSlabVersion;  // of the file
+
+  bool Is(uint64_t snapshot) const { return version == 1 || id == snapshot; }
 };
 
 struct SlabSection {
@@ -68,7 +79,7 @@ class SlabWriter {
   ~SlabWriter();
 
   // One more section; its name is new in this file. With `compress`, blocks are stored by zstd
-  // where that makes them shorter.
+  // where that makes them much shorter.
   absl::Status AddSection(absl::string_view name, std::span<const std::byte> bytes, bool compress);
   // Returns the file's size. When this is OK the file is durable, under its name.
   absl::StatusOr<int64_t> Finish();
@@ -86,6 +97,9 @@ class SlabWriter {
   };
   SlabWriter(FileSystem& files, std::string path) : files_(files), path_(std::move(path)) {}
   absl::Status Write(std::span<const std::byte> bytes);
+  absl::Status Write(std::span<const std::byte> bytes, uint32_t crc);
+  // `raw` itself where that does not pay.
+  std::span<const std::byte> Pack(std::span<const std::byte> raw);
 
   FileSystem& files_;
   const std::string path_;
@@ -96,13 +110,22 @@ class SlabWriter {
   std::vector<std::byte> packed_;
 };
 
-// Reads a snapshot whose every byte was looked at before: Open reads the whole file once. Memory is
-// two blocks and the index, whose size the file's own bounds. Used by one thread at a time.
+// What is looked at before a snapshot is taken for one.
+enum class SlabCheck {
+  kAll,    // every byte
+  kIndex,  // head, index and tail; blocks when they are read
+};
+
+// Memory is two blocks and the index, whose size the file's own bounds. Used by one thread at a
+// time.
 class SlabReader {
  public:
   // DATA_LOSS: torn or altered, or no snapshot at all. FAILED_PRECONDITION: of a newer version.
   // Both say what was found where, and what was expected.
-  static absl::StatusOr<std::unique_ptr<SlabReader>> Open(FileSystem& files, std::string path);
+  static absl::StatusOr<std::unique_ptr<SlabReader>> Open(FileSystem& files, std::string path,
+                                                          SlabCheck check = SlabCheck::kAll);
+  // The head alone, which has a checksum of its own; of the rest nothing is known.
+  static absl::StatusOr<SlabHead> HeadOf(FileSystem& files, std::string path);
 
   const SlabHead& head() const { return head_; }
   const std::vector<SlabSection>& sections() const { return sections_; }
@@ -124,6 +147,8 @@ class SlabReader {
   };
   explicit SlabReader(std::string path) : path_(std::move(path)) {}
   absl::Status ReadHead();
+  // The bytes up to there against the file's sum.
+  absl::Status CheckAll(int64_t end, uint32_t expected);
   absl::Status ReadIndex(absl::string_view record, int64_t blocks_end);
   absl::Status ReadBlock(const Block& block, std::span<std::byte> out);
   absl::Status Damaged(absl::string_view what) const;

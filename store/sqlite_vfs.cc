@@ -2,12 +2,16 @@
 
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
@@ -22,6 +26,7 @@ struct OpenFile {
   std::string path;
   std::unique_ptr<File> file;
   bool is_wal = false;
+  bool is_database = false;
   bool entry_unsynced = false;  // the folder does not know it for certain
   bool remove_at_close = false;
 };
@@ -30,6 +35,29 @@ struct SqliteFile {
   sqlite3_file base;  // first, as SQLite knows nothing else of it
   OpenFile* open;
 };
+
+// Of a page of a table or an index, the bytes between its list of rows and the rows themselves mean
+// nothing, but SQLite leaves there what has moved to another page, and secure_delete does not find
+// that copy when the row is deleted. The SQLite file format, 1.6, says what is where. A page of
+// another kind begins with the number of a page, whose first byte would be that of a kind's only
+// behind 128 GiB: from half of that on nothing is cleared.
+constexpr int64_t kMostClearedBytes = int64_t{64} << 30;
+
+void ClearGap(std::span<std::byte> page, int64_t offset) {
+  const auto byte = [&](size_t at) { return std::to_integer<size_t>(page[at]); };
+  const auto pair = [&](size_t at) { return byte(at) << 8 | byte(at + 1); };
+  const size_t header = offset == 0 ? 100 : 0;  // of the file, in its first page
+  if (page.size() < header + 12 || offset >= kMostClearedBytes) return;
+  const size_t kind = byte(header);
+  const bool is_leaf = kind == 10 || kind == 13;
+  if (!is_leaf && kind != 2 && kind != 5) return;
+  const size_t begin = header + (is_leaf ? 8 : 12) + 2 * pair(header + 3);
+  const size_t end = pair(header + 5) == 0 ? size_t{65536} : pair(header + 5);
+  if (begin < end && end <= page.size()) {
+    std::fill(page.begin() + static_cast<ptrdiff_t>(begin),
+              page.begin() + static_cast<ptrdiff_t>(end), std::byte{0});
+  }
+}
 
 std::string ParentOf(const std::string& path) {
   return std::filesystem::path(path).parent_path().string();
@@ -93,6 +121,7 @@ struct SqliteVfs::Impl {
     auto open = std::make_unique<OpenFile>();
     open->path = path;
     open->is_wal = (flags & SQLITE_OPEN_WAL) != 0;
+    open->is_database = (flags & SQLITE_OPEN_MAIN_DB) != 0;
     open->remove_at_close = (flags & SQLITE_OPEN_DELETEONCLOSE) != 0;
     OpenMode mode = (flags & SQLITE_OPEN_READONLY) != 0 ? OpenMode::kRead : OpenMode::kReadWrite;
     if ((flags & SQLITE_OPEN_CREATE) != 0) {
@@ -128,8 +157,15 @@ struct SqliteVfs::Impl {
   }
 
   static int Write(sqlite3_file* file, const void* bytes, int count, sqlite3_int64 offset) {
-    const absl::Status written = Of(file).file->Write(
-        offset, {static_cast<const std::byte*>(bytes), static_cast<size_t>(count)});
+    std::span<const std::byte> written_bytes = {static_cast<const std::byte*>(bytes),
+                                                static_cast<size_t>(count)};
+    std::vector<std::byte> page;
+    if (Of(file).is_database && count == kDatabasePageBytes && offset % kDatabasePageBytes == 0) {
+      page.assign(written_bytes.begin(), written_bytes.end());
+      ClearGap(page, offset);
+      written_bytes = page;
+    }
+    const absl::Status written = Of(file).file->Write(offset, written_bytes);
     return written.ok() ? SQLITE_OK : Owner(file).Fail(written, SQLITE_IOERR_WRITE);
   }
 

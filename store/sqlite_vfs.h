@@ -9,13 +9,16 @@
 
 namespace mneme {
 
+inline constexpr int kDatabasePageBytes = 4096;
+
 // A VFS for one connection at a time that has its database to itself: nothing is locked, as the
 // store's folder is, and there is no shared memory, which SQLite's WAL does without where
 // locking_mode is EXCLUSIVE.
 //
 // SQLite is told that writing some bytes of a sector does not harm its others (as its own VFS for
 // Unix says, too), and nothing else about the disk. A new file's entry in its folder is made
-// durable when the file is synced first.
+// durable when the file is synced first. What a page has of rows that are not its own any more is
+// cleared on its way into the database.
 class SqliteVfs {
  public:
   // Registers itself under a name of its own.

@@ -6,7 +6,10 @@
 #include <string>
 #include <variant>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "store/rewind_point.h"
 #include "store/session_record.h"
 
 namespace mneme {
@@ -16,7 +19,9 @@ struct CreateSession {
   SessionRecord session;  // id of NewId(); of the rest what is not about a log counts
 };
 // Of a session that is not durable, a turn has no events; only where it stands is kept. The turn
-// begins where the session stands. `request` becomes durable with it.
+// begins where the session stands. `request` becomes durable with it. One that feeds nothing is not
+// refused for its bytes. A state that was imported needs ForgetPast with its snapshot in the same
+// batch.
 struct AddTurn {
   uint64_t session = 0;
   Turn turn;
@@ -36,13 +41,15 @@ struct ChangeSession {
 // here on the file is the store's, which removes it where the batch is refused.
 struct AddSnapshot {
   uint64_t session = 0;
-  SnapshotRecord snapshot;
+  SnapshotRecord snapshot;  // `facts` and `pending_token` are the log's
+  int64_t rewinds = 0;      // SessionRecord::rewinds when the state was copied
 };
 // Its file cannot be read, and is set aside.
 struct DropDamagedSnapshot {
   uint64_t session = 0;
   uint64_t snapshot = 0;
 };
+// The name is none of the session's checkpoints.
 struct AddCheckpoint {
   uint64_t session = 0;
   CheckpointRecord checkpoint;
@@ -51,28 +58,49 @@ struct DropCheckpoint {
   uint64_t session = 0;
   std::string name;
 };
-// Back to where `position` tokens had been fed. Later turns, requests, snapshots and checkpoints
-// are gone. There is no pending token then.
+// Where a session is to be again: rewind_point.h says what it is there.
+struct RewindTarget {
+  int64_t position = 0;    // SessionRecord::position() then, unless there is
+  std::string checkpoint;  // a name
+};
+// Later turns, requests, snapshots and checkpoints are gone, and erased.
 struct RewindSession {
   uint64_t session = 0;
-  int64_t position = 0;
-  std::string facts;  // SessionRecord::facts there
+  RewindTarget to;
+  FactsAfter facts;  // empty: parts of turns have none
+  absl::Time when;
+};
+// As RewindSession to a point that was looked up before, for what follows in the same batch: what
+// was answered to requests stays. A point of no turns is the beginning of any session.
+struct CutSession {
+  uint64_t session = 0;
+  RewindPoint to;
+  int64_t rewinds = 0;  // SessionRecord::rewinds when it was looked up
+};
+// Nothing leads to where the session stands any more but this snapshot of it, which becomes its
+// only one: turns, snapshots and checkpoints are gone, and what was answered to requests that ended
+// beyond `answers_beyond`, though not that there were such. A session that is not durable has no
+// snapshot then. The file is the store's as that of AddSnapshot.
+struct ForgetPast {
+  uint64_t session = 0;
+  std::optional<SnapshotRecord> snapshot;
+  int64_t answers_beyond = 0;
 };
 // A new session that has the log and the snapshots of another, and its durability; checkpoints and
 // requests stay with that.
 struct ForkSession {
   uint64_t parent = 0;
   SessionRecord session;  // as in CreateSession
-};
-struct LoseSession {
-  uint64_t session = 0;
+  // As the parent was there; without it, as it is.
+  std::optional<RewindTarget> at = std::nullopt;
+  FactsAfter facts = nullptr;  // as in RewindSession
 };
 struct DeleteSession {
   uint64_t session = 0;
 };
 using Change = std::variant<CreateSession, AddTurn, ChangeSession, AddSnapshot, DropDamagedSnapshot,
-                            AddCheckpoint, DropCheckpoint, RewindSession, ForkSession, LoseSession,
-                            DeleteSession>;
+                            AddCheckpoint, DropCheckpoint, RewindSession, CutSession, ForgetPast,
+                            ForkSession, DeleteSession>;
 
 // 0: no limit, where not said otherwise.
 struct StoreLimits {
@@ -85,6 +113,7 @@ struct StoreLimits {
 struct OwnerUsage {
   int64_t sessions = 0;
   int64_t bytes = 0;
+  int64_t checkpoints = 0;
 };
 
 }  // namespace mneme

@@ -1,7 +1,9 @@
 // The store's thread: one transaction, and one sync, for all batches that wait.
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -14,7 +16,21 @@
 namespace mneme {
 namespace {
 
-bool Erases(const Change& change) { return std::holds_alternative<DeleteSession>(change); }
+// Whether it has to be gone for good before that is told, and so may use what is reserved.
+bool Erases(const Change& change) {
+  return std::holds_alternative<DeleteSession>(change) ||
+         std::holds_alternative<RewindSession>(change) ||
+         std::holds_alternative<CutSession>(change) ||
+         std::holds_alternative<DropCheckpoint>(change) ||
+         std::holds_alternative<ForgetPast>(change);
+}
+
+std::optional<uint64_t> AddedSnapshot(const Change& change) {
+  if (const auto* added = std::get_if<AddSnapshot>(&change)) return added->snapshot.id;
+  const auto* forget = std::get_if<ForgetPast>(&change);
+  if (forget == nullptr || !forget->snapshot.has_value()) return std::nullopt;
+  return forget->snapshot->id;
+}
 
 }  // namespace
 
@@ -26,7 +42,7 @@ void SessionStore::Run() {
       const auto ready = [this]()
                              ABSL_SHARED_LOCKS_REQUIRED(mu_) { return urgent_ > 0 || closing_; };
       AwaitFor(mu_, absl::Condition(&ready), options_.lazy);
-      if (queue_.empty() && closing_) return;
+      if (queue_.empty() && closing_) break;
       const size_t count = std::min(queue_.size(), options_.batches_per_commit);
       batches.assign(std::move_iterator(queue_.begin()),
                      std::move_iterator(queue_.begin() + static_cast<ptrdiff_t>(count)));
@@ -34,7 +50,27 @@ void SessionStore::Run() {
       for (const Batch& batch : batches) urgent_ -= batch.may_wait ? 0 : 1;
     }
     if (!batches.empty()) CommitBatches(std::move(batches));
+    EraseIfDue(/*now=*/false);
   }
+  EraseIfDue(/*now=*/true);
+}
+
+void SessionStore::EraseIfDue(bool now) {
+  absl::MutexLock disk(&disk_mu_);
+  if (broken_ || erase_due_ == absl::InfiniteDuration()) return;
+  if (!now && RealClock().Monotonic() < erase_due_) return;
+  (void)Erase();
+}
+
+absl::Status SessionStore::Erase() {
+  const absl::Status erased = catalogue_->Checkpoint(/*erase=*/true);
+  if (erased.ok()) {
+    erase_due_ = absl::InfiniteDuration();
+    return erased;
+  }
+  LOG(ERROR) << "deleted rows are not erased yet: " << erased.message();
+  broken_ = true;  // a catalogue that is written anew has none of them
+  return Mend();
 }
 
 void SessionStore::CommitBatches(std::vector<Batch> batches) {
@@ -43,7 +79,8 @@ void SessionStore::CommitBatches(std::vector<Batch> batches) {
     absl::MutexLock disk(&disk_mu_);
     StagedCommit group;
     absl::Status committed = Mend();
-    if (committed.ok()) committed = CheckRoom(batches);
+    const absl::Status room = CheckRoom();
+    if (committed.ok() && !OnlyErase(batches)) committed = room;
     if (committed.ok()) committed = CommitOnce(batches, results, group);
     if (committed.ok()) {
       Publish(group);
@@ -57,7 +94,7 @@ void SessionStore::CommitBatches(std::vector<Batch> batches) {
     }
     NoteRefused(batches, results);
     absl::MutexLock lock(&mu_);
-    stats_.last_error = committed;
+    stats_.last_error = committed.ok() ? room : committed;
     ++(committed.ok() ? stats_.commits : stats_.failed_commits);
     stats_.batches += std::count_if(results.begin(), results.end(),
                                     [](const absl::Status& result) { return result.ok(); });
@@ -79,18 +116,19 @@ void SessionStore::NoteRefused(const std::vector<Batch>& batches,
   for (size_t i = 0; i < batches.size(); ++i) {
     if (results[i].ok()) continue;
     for (const Change& change : batches[i].changes) {
-      if (const auto* added = std::get_if<AddSnapshot>(&change)) {
-        refused_snapshots_.push_back(added->snapshot.id);
-      }
+      const std::optional<uint64_t> snapshot = AddedSnapshot(change);
+      if (snapshot.has_value()) unused_snapshots_.push_back(*snapshot);
     }
   }
 }
 
-absl::Status SessionStore::CheckRoom(const std::vector<Batch>& batches) const {
-  const bool only_erases = std::all_of(batches.begin(), batches.end(), [](const Batch& batch) {
+bool SessionStore::OnlyErase(const std::vector<Batch>& batches) {
+  return std::all_of(batches.begin(), batches.end(), [](const Batch& batch) {
     return std::all_of(batch.changes.begin(), batch.changes.end(), Erases);
   });
-  if (only_erases) return absl::OkStatus();
+}
+
+absl::Status SessionStore::CheckRoom() const {
   MNEME_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(folder_));
   if (free_bytes >= options_.reserved_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -155,6 +193,7 @@ absl::Status SessionStore::ForgetOldRequests(StagedCommit& group) {
     MNEME_RETURN_IF_ERROR(catalogue_->Delete(row));
     MNEME_RETURN_IF_ERROR(catalogue_->Delete({RowKind::kRequestSession, 0, row.key}));
     group.requests_dropped.push_back(row);
+    group.erase_later = true;
     --surplus;
   }
   return absl::OkStatus();
@@ -165,15 +204,25 @@ void SessionStore::Publish(StagedCommit& group) {
   for (const uint64_t snapshot : group.snapshots_dropped) --snapshot_users_[snapshot];
   // Additions first: a batch may drop what another has added. A row that was dropped and added
   // again is in the list twice, and the older place goes.
+  {
+    absl::MutexLock lock(&mu_);
+    for (const RowKey& row : group.requests_added) request_keys_.insert(row.key);
+  }
   for (RowKey& row : group.requests_added) requests_.push_back(std::move(row));
   for (const RowKey& row : group.requests_dropped) {
     const auto found = std::find(requests_.begin(), requests_.end(), row);
     if (found != requests_.end()) requests_.erase(found);
   }
   absl::MutexLock lock(&mu_);
+  if (request_keys_.size() > 2 * requests_.size() + 1024) NoteRequestKeys();
   for (auto& [id, session] : group.sessions) SetSession(id, std::move(session));
   stats_.turns += group.turns;
   stats_.log_bytes += group.log_bytes;
+}
+
+void SessionStore::NoteRequestKeys() {
+  request_keys_.clear();
+  for (const RowKey& row : requests_) request_keys_.insert(row.key);
 }
 
 void SessionStore::SetSession(uint64_t id, std::optional<SessionRecord> session) {
@@ -181,6 +230,7 @@ void SessionStore::SetSession(uint64_t id, std::optional<SessionRecord> session)
     OwnerUsage& usage = usage_[one.owner];
     usage.sessions += sign;
     usage.bytes += sign * (one.log_bytes + one.snapshot_bytes);
+    usage.checkpoints += sign * one.checkpoints;
     if (usage.sessions == 0) usage_.erase(one.owner);
   };
   const auto before = sessions_.find(id);
@@ -201,37 +251,38 @@ void SessionStore::SetSession(uint64_t id, std::optional<SessionRecord> session)
 // What no row names any more goes, after its row and for good.
 absl::Status SessionStore::Clean(const StagedCommit& group) {
   const auto clean = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_) -> absl::Status {
-    bool changed = false;
     for (const uint64_t snapshot : group.snapshots_damaged) {
       const std::string path = SnapshotPath(snapshot);
       const absl::Status moved = files_.Rename(path, path + ".damaged");
       if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
       snapshot_users_.erase(snapshot);
-      changed = true;
+      slabs_changed_ = true;
     }
-    std::vector<uint64_t> unused = group.snapshots_dropped;
-    unused.insert(unused.end(), refused_snapshots_.begin(), refused_snapshots_.end());
-    for (const uint64_t snapshot : unused) {
+    unused_snapshots_.insert(unused_snapshots_.end(), group.snapshots_dropped.begin(),
+                             group.snapshots_dropped.end());
+    while (!unused_snapshots_.empty()) {  // what fails is tried again with the next commit
+      const uint64_t snapshot = unused_snapshots_.back();
       const auto users = snapshot_users_.find(snapshot);
-      if (users != snapshot_users_.end() && users->second > 0) continue;
-      const absl::Status removed = files_.Remove(SnapshotPath(snapshot));
-      if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
-      snapshot_users_.erase(snapshot);
-      changed = true;
+      if (users == snapshot_users_.end() || users->second <= 0) {
+        const absl::Status removed = files_.Remove(SnapshotPath(snapshot));
+        if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+        snapshot_users_.erase(snapshot);
+        slabs_changed_ = true;
+      }
+      unused_snapshots_.pop_back();
     }
-    refused_snapshots_.clear();
-    if (changed) MNEME_RETURN_IF_ERROR(files_.SyncDirectory(absl::StrCat(folder_, "/slabs")));
+    if (!slabs_changed_) return absl::OkStatus();
+    MNEME_RETURN_IF_ERROR(files_.SyncDirectory(absl::StrCat(folder_, "/slabs")));
+    slabs_changed_ = false;
     return absl::OkStatus();
   };
   const absl::Status cleaned = clean();
   if (!cleaned.ok()) LOG(ERROR) << "snapshots left behind: " << cleaned.message();
-  if (!group.erase) return cleaned;
-  const absl::Status erased = catalogue_->Checkpoint(/*erase=*/true);
-  if (!erased.ok()) {
-    LOG(ERROR) << "deleted rows are not erased yet: " << erased.message();
-    broken_ = true;  // a catalogue that is written anew has none of them
-    MNEME_RETURN_IF_ERROR(Mend());
+  if (group.erase_later) {
+    erase_due_ = std::min(erase_due_, RealClock().Monotonic() + options_.erase_within);
   }
+  if (!group.erase) return cleaned;
+  MNEME_RETURN_IF_ERROR(Erase());
   return cleaned;
 }
 
@@ -240,6 +291,7 @@ absl::Status SessionStore::Mend() {
   Catalogue::Damage damage;
   MNEME_RETURN_IF_ERROR(catalogue_->WriteAnew(damage));
   broken_ = false;
+  erase_due_ = absl::InfiniteDuration();
   {
     absl::MutexLock lock(&mu_);
     ++stats_.written_anew;

@@ -1,6 +1,7 @@
 // From files to sessions, at the start and after damage.
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -46,7 +47,10 @@ absl::Status SessionStore::Start(StoreReport& report) {
   MNEME_ASSIGN_OR_RETURN(lock_, files_.Lock(folder_ + "/lock"));
   MNEME_RETURN_IF_ERROR(files_.CreateDirectory(folder_ + "/slabs"));
   Catalogue::Damage damage;
-  MNEME_ASSIGN_OR_RETURN(catalogue_, Catalogue::Open(files_, folder_, damage));
+  MNEME_ASSIGN_OR_RETURN(const std::vector<std::string> slabs, files_.List(folder_ + "/slabs"));
+  const bool has_snapshots = std::any_of(
+      slabs.begin(), slabs.end(), [](const std::string& name) { return SnapshotOf(name) != 0; });
+  MNEME_ASSIGN_OR_RETURN(catalogue_, Catalogue::Open(files_, folder_, has_snapshots, damage));
   absl::Status loaded = LoadSessions(damage, /*opening=*/true, report);
   if (absl::IsDataLoss(loaded)) {  // of rows: what can be read of them is enough to go on
     MNEME_RETURN_IF_ERROR(catalogue_->WriteAnew(damage));
@@ -107,10 +111,21 @@ absl::Status SessionStore::LoadSessions(const Catalogue::Damage& damage, bool op
         return true;
       }));
   snapshot_users_ = std::move(users);
+  absl::flat_hash_map<uint64_t, int64_t> checkpoints;  // by session
+  MNEME_RETURN_IF_ERROR(catalogue_->ScanAll(
+      RowKind::kCheckpoint, [&](const RowKey& row, const RecordReader&) -> absl::StatusOr<bool> {
+        ++checkpoints[row.session];
+        return true;
+      }));
   MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> doubt,
                          catalogue_->Get({.kind = RowKind::kDoubt}));
   absl::MutexLock lock(&mu_);
   names_in_doubt_ = doubt.has_value();
+  for (SessionRecord& session : sessions) {
+    session.checkpoints = checkpoints[session.id];
+    const auto before = sessions_.find(session.id);
+    if (before != sessions_.end()) session.rewinds = before->second->rewinds;
+  }
   by_name_.clear();
   sessions_.clear();
   usage_.clear();
@@ -139,6 +154,7 @@ absl::Status SessionStore::LoadRequests() {
   requests_.clear();
   for (auto& [sequence, row] : found) requests_.push_back(std::move(row));
   absl::MutexLock lock(&mu_);
+  NoteRequestKeys();
   if (!found.empty()) next_id_ = std::max(next_id_, found.back().first + 1);
   return absl::OkStatus();
 }
@@ -154,17 +170,34 @@ absl::Status SessionStore::AdoptSnapshots(std::vector<SessionRecord>& sessions,
   }
   MNEME_ASSIGN_OR_RETURN(const std::vector<std::string> files,
                          files_.List(absl::StrCat(folder_, "/slabs")));
+  struct Slab {
+    SlabHead head;
+    int64_t bytes = 0;
+  };
+  std::map<uint64_t, Slab> slabs;
   for (const std::string& name : files) {
     const uint64_t id = SnapshotOf(name);
     if (id == 0) continue;
     const absl::StatusOr<std::unique_ptr<SlabReader>> slab =
         SlabReader::Open(files_, SnapshotPath(id));
-    if (!slab.ok()) {
-      if (!absl::IsDataLoss(slab.status())) return slab.status();
+    if (slab.ok() && (*slab)->head().Is(id)) {
+      slabs[id] = {(*slab)->head(), (*slab)->file_bytes()};
+    } else if (slab.ok()) {
+      report.damage.push_back(absl::DataLossError(
+          absl::StrCat("snapshot ", SnapshotPath(id), ": is that of id ", (*slab)->head().id)));
+    } else if (absl::IsDataLoss(slab.status())) {
       report.damage.push_back(slab.status());
-      continue;
+    } else {
+      return slab.status();
     }
-    const SlabHead& head = (*slab)->head();
+  }
+  // What is not whole without a file that is gone is of no use; that is an older one.
+  std::erase_if(slabs, [&](const auto& slab) {
+    const uint64_t base = slab.second.head.base;
+    return base != 0 && !slabs.contains(base);
+  });
+  for (const auto& [id, slab] : slabs) {
+    const SlabHead& head = slab.head;
     const auto before = known.find(head.session);
     const bool adopted = before != known.end() && sessions[before->second].turns < 0;
     if (before != known.end() && !adopted) {
@@ -180,10 +213,16 @@ absl::Status SessionStore::AdoptSnapshots(std::vector<SessionRecord>& sessions,
       session.turns = -1;  // Reconcile finds out
       sessions.push_back(std::move(session));
     }
-    const SnapshotRecord snapshot = {
-        .id = id, .position = head.position, .turn = head.turn, .bytes = (*slab)->file_bytes()};
-    MNEME_RETURN_IF_ERROR(
-        catalogue_->Put({RowKind::kSnapshot, head.session, NumberKey(id)}, Encode(snapshot)));
+    for (uint64_t one = id; one != 0; one = slabs[one].head.base) {  // a fork's are its parent's
+      const Slab& of = slabs[one];
+      const SnapshotRecord snapshot = {.id = one,
+                                       .position = of.head.position,
+                                       .turn = of.head.turn,
+                                       .bytes = of.bytes,
+                                       .base = of.head.base};
+      MNEME_RETURN_IF_ERROR(
+          catalogue_->Put({RowKind::kSnapshot, head.session, NumberKey(one)}, Encode(snapshot)));
+    }
   }
   return absl::OkStatus();
 }

@@ -21,8 +21,9 @@ std::span<const std::byte> AsBytes(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-std::string SlabText(const std::string& secret, int64_t position) {
-  return absl::StrCat(secret, " after ", position, " tokens ", std::string(700, 'x'));
+std::string SlabText(const std::string& secret, const ExpectedSession::Snapshot& snapshot) {
+  return absl::StrCat(secret, " snapshot ", snapshot.id, " after ", snapshot.position, " tokens ",
+                      std::string(700, 'x'));
 }
 
 SessionStore::Options SmallStore() {
@@ -90,7 +91,7 @@ std::string ExpectedSession::Describe() const {
   for (const Turn& turn : turns) text += DescribeTurn(turn);
   for (const Snapshot& one : snapshots) {
     absl::StrAppend(&text, "\n snapshot ", one.id, " ", one.position, " ", one.turn, " OK ",
-                    SlabText(secret, one.position));
+                    SlabText(secret, one));
   }
   for (const auto& [name, position] : checkpoints) {
     absl::StrAppend(&text, "\n checkpoint ", name, " ", position);
@@ -99,11 +100,24 @@ std::string ExpectedSession::Describe() const {
   return text;
 }
 
-// The two newest, and the one below each checkpoint.
+std::set<std::string> ExpectedSession::Secrets(bool of_snapshots) const {
+  std::set<std::string> secrets = {secret};
+  for (const Turn& turn : turns) secrets.insert(turn.facts);
+  if (of_snapshots) {
+    for (const Snapshot& one : snapshots) secrets.insert(SlabText(secret, one));
+  }
+  for (const auto& [key, request] : requests) {
+    if (!request.reply.empty()) secrets.insert(request.reply);
+  }
+  for (const auto& [name, position] : checkpoints) secrets.insert(name);
+  return secrets;
+}
+
+// The two newest, the one that the log begins with, and the one below each checkpoint.
 void ExpectedSession::KeepSnapshots() {
   std::vector<Snapshot> kept;
   for (size_t i = 0; i < snapshots.size(); ++i) {
-    bool needed = i + 2 >= snapshots.size();
+    bool needed = i + 2 >= snapshots.size() || (first_turn > 0 && snapshots[i].turn == first_turn);
     for (const auto& [name, position] : checkpoints) {
       needed |= snapshots[i].position <= position &&
                 (i + 1 == snapshots.size() || position < snapshots[i + 1].position);
@@ -111,6 +125,59 @@ void ExpectedSession::KeepSnapshots() {
     if (needed) kept.push_back(snapshots[i]);
   }
   snapshots = std::move(kept);
+}
+
+void ExpectedSession::Keep(std::vector<Turn> left, int64_t position) {
+  turns = std::move(left);
+  fed_tokens = position;
+  std::erase_if(snapshots, [&](const auto& one) { return one.position > position; });
+  std::erase_if(checkpoints, [&](const auto& one) { return one.second > position; });
+  const int64_t end = position + (pending_token.has_value() ? 1 : 0);
+  std::erase_if(requests, [&](const auto& one) { return one.second.position > end; });
+}
+
+void ExpectedSession::GoBack(int64_t position, const std::string& facts_there) {
+  std::vector<Turn> kept;
+  facts = first_facts;
+  bool pending = first_pending.has_value();
+  for (Turn& turn : turns) {
+    if (turn.end() > position && turn.begin >= position) break;
+    if (turn.end() > position) {
+      TokensFed& fed = std::get<TokensFed>(turn.events.back());
+      fed.tokens.resize(static_cast<size_t>(position - turn.begin));
+      turn.pending_token.reset();
+      turn.facts = facts_there;
+    }
+    pending = turn.pending_token.has_value();
+    facts = turn.facts;
+    kept.push_back(turn);
+  }
+  if (pending) kept.push_back({.begin = position, .facts = facts = facts_there});
+  pending_token.reset();
+  Keep(std::move(kept), position);
+}
+
+bool ExpectedSession::GoBackToTurn(int64_t position) {
+  const Turn first = {.begin = first_token, .pending_token = first_pending, .facts = first_facts};
+  for (size_t left = turns.size() + 1; left-- > 0;) {
+    const Turn& last = left == 0 ? first : turns[left - 1];
+    const int64_t end = last.end() + (last.pending_token.has_value() ? 1 : 0);
+    if (end != position) continue;
+    // Whether what came next went on from its pending token.
+    bool goes_on = true;
+    if (last.pending_token.has_value() && left < turns.size()) {
+      const auto* fed =
+          turns[left].events.empty() ? nullptr : std::get_if<TokensFed>(&turns[left].events.back());
+      goes_on = fed != nullptr && fed->tokens.front() == *last.pending_token;
+    }
+    if (!goes_on) continue;
+    pending_token = last.pending_token;
+    facts = last.facts;
+    const int64_t there = last.end();  // `last` goes
+    Keep({turns.begin(), turns.begin() + static_cast<ptrdiff_t>(left)}, there);
+    return true;
+  }
+  return false;
 }
 
 CrashHistory::CrashHistory(uint64_t seed, const std::string& ignored_site)
@@ -173,7 +240,7 @@ void CrashHistory::Check(PowerLossFileSystem& image, const Oracle& oracle,
   for (const auto& [path, bytes] : image.AllFiles()) {
     for (const std::string& secret : oracle.erased) {
       if (!absl::StrContains(bytes, secret)) continue;
-      return Fail(absl::StrCat(what, ": bytes of a deleted session, ", secret, ", are in ", path));
+      return Fail(absl::StrCat(what, ": bytes of what was deleted, ", secret, ", are in ", path));
     }
   }
   StoreReport report;
@@ -221,7 +288,16 @@ std::vector<CrashHistory::State> CrashHistory::Oracle::Allowed(const std::string
 
 void CrashHistory::Oracle::Settle(const std::string& name, State state) {
   State& before = acknowledged[name];
-  if (!state.has_value() && before.has_value()) erased.push_back(before->secret);
+  if (before.has_value()) {
+    // Snapshots that give way to newer ones go as soon as the disk lets them.
+    const bool keeps_past = state.has_value() && state->fed_tokens == before->fed_tokens &&
+                            state->first_turn == before->first_turn;
+    const std::set<std::string> left =
+        state.has_value() ? state->Secrets(true) : std::set<std::string>();
+    for (const std::string& secret : before->Secrets(!keeps_past)) {
+      if (!left.contains(secret)) erased.insert(secret);
+    }
+  }
   before = std::move(state);
   in_flight.erase(name);
 }
@@ -229,6 +305,9 @@ void CrashHistory::Oracle::Settle(const std::string& name, State state) {
 Turn CrashHistory::MakeTurn(ExpectedSession& session) {
   Turn turn = {.begin = session.fed_tokens};
   TokensFed fed;
+  if (session.pending_token.has_value() && random_() % 4 > 0) {
+    fed.tokens.push_back(*session.pending_token);
+  }
   const size_t count = 1 + random_() % 40;
   for (size_t i = 0; i < count; ++i) {
     fed.tokens.push_back(static_cast<int32_t>(random_() % 50'000));
@@ -236,13 +315,55 @@ Turn CrashHistory::MakeTurn(ExpectedSession& session) {
   if (random_() % 4 == 0) turn.events.emplace_back(RangeForgotten{0, session.fed_tokens});
   turn.events.emplace_back(std::move(fed));
   turn.pending_token = static_cast<int32_t>(random_() % 50'000);
-  turn.facts = absl::StrCat(session.secret, " facts ", ++made_,
+  turn.facts = absl::StrCat(session.secret, " facts ", ++made_, ";",
                             std::string(random_() % 3 == 0 ? 900 : 0, 'f'));
   session.fed_tokens = turn.end();
   session.pending_token = turn.pending_token;
   session.facts = turn.facts;
   session.turns.push_back(turn);
   return turn;
+}
+
+bool CrashHistory::WriteSnapshot(const std::string& name, const ExpectedSession& session,
+                                 uint64_t id) {
+  const SlabHead head = {.id = id,
+                         .owner = kOwner,
+                         .name = name,
+                         .session = session.id,
+                         .position = session.fed_tokens,
+                         .turn = session.end_turn()};
+  const std::string text = SlabText(session.secret, {id, head.position, head.turn});
+  auto writer = SlabWriter::Create(*disk_, store_->SnapshotPath(id), head);
+  return writer.ok() && (*writer)->AddSection("state", AsBytes(text), /*compress=*/false).ok() &&
+         (*writer)->Finish().ok();
+}
+
+// Something of it, for which all that led to where it stands goes.
+std::vector<Change> CrashHistory::ProposeForgetting(const std::string& name,
+                                                    ExpectedSession& session) {
+  const int64_t position = session.fed_tokens;
+  const int64_t begin = static_cast<int64_t>(random_() % (position + 1));
+  const Turn turn = {.begin = position,
+                     .events = {RangeForgotten{begin, position}},
+                     .pending_token = session.pending_token,
+                     .facts = absl::StrCat(session.secret, " forgot ", ++made_, ";")};
+  ExpectedSession after = session;
+  after.first_turn = session.end_turn() + 1;
+  after.first_token = position;
+  after.first_pending = turn.pending_token;
+  after.first_facts = turn.facts;
+  after.facts = turn.facts;
+  after.turns.clear();
+  after.checkpoints.clear();
+  for (auto& [key, request] : after.requests) {
+    if (request.position > begin) request.reply.clear();
+  }
+  const ExpectedSession::Snapshot next = {store_->NewId(), position, after.end_turn()};
+  if (!WriteSnapshot(name, after, next.id)) return {};
+  after.snapshots = {next};
+  session = std::move(after);
+  return {AddTurn{session.id, turn, position, kDate, std::nullopt},
+          ForgetPast{session.id, SnapshotRecord{next.id, position, next.turn, 700}, begin}};
 }
 
 std::vector<Change> CrashHistory::Propose(const std::string& name, const State& before,
@@ -260,60 +381,50 @@ std::vector<Change> CrashHistory::Propose(const std::string& name, const State& 
   }
   ExpectedSession& session = *after;
   const uint64_t dice = random_() % 16;
+  const auto some_position = [&] {
+    return session.first_token +
+           static_cast<int64_t>(random_() % (session.fed_tokens - session.first_token + 1));
+  };
   if (dice < 3 && !session.turns.empty()) {
-    const uint64_t id = store_->NewId();
-    const SlabHead head = {.owner = kOwner,
-                           .name = name,
-                           .session = session.id,
-                           .position = session.fed_tokens,
-                           .turn = static_cast<int64_t>(session.turns.size())};
-    auto writer = SlabWriter::Create(*disk_, store_->SnapshotPath(id), head);
-    absl::Status written = writer.status();
-    if (written.ok()) {
-      written = (*writer)->AddSection("state", AsBytes(SlabText(session.secret, head.position)),
-                                      /*compress=*/false);
-    }
-    if (written.ok()) written = (*writer)->Finish().status();
-    if (written.ok()) {
-      session.snapshots.push_back({id, head.position, head.turn});
+    const ExpectedSession::Snapshot next = {store_->NewId(), session.fed_tokens,
+                                            session.end_turn()};
+    if (WriteSnapshot(name, session, next.id)) {
+      session.snapshots.push_back(next);
       std::stable_sort(session.snapshots.begin(), session.snapshots.end(),
                        [](const auto& a, const auto& b) { return a.position < b.position; });
       session.KeepSnapshots();
-      return {AddSnapshot{session.id, {id, head.position, head.turn, 700}}};
+      return {AddSnapshot{
+          session.id, {next.id, next.position, next.turn, 700}, store_->Find(session.id)->rewinds}};
     }
   } else if (dice == 3) {
-    const std::string checkpoint = absl::StrCat("checkpoint", ++made_);
-    const int64_t position = static_cast<int64_t>(random_() % (session.fed_tokens + 1));
+    const std::string checkpoint = absl::StrCat(session.secret, " checkpoint ", ++made_, ";");
+    const int64_t position = some_position();
     session.checkpoints[checkpoint] = position;
     return {AddCheckpoint{session.id, {checkpoint, position, kDate}}};
   } else if (dice == 4) {
-    const int64_t position = static_cast<int64_t>(random_() % (session.fed_tokens + 1));
-    const std::string facts = absl::StrCat(session.secret, " rewound ", ++made_);
-    std::vector<Turn> kept;
-    for (Turn& turn : session.turns) {
-      if (turn.end() > position && turn.begin >= position) break;
-      if (turn.end() > position) {
-        TokensFed& fed = std::get<TokensFed>(turn.events.back());
-        fed.tokens.resize(static_cast<size_t>(position - turn.begin));
-        turn.pending_token.reset();
-        turn.facts = facts;
+    const std::string facts = absl::StrCat(session.secret, " rewound ", ++made_, ";");
+    RewindSession change = {.session = session.id, .when = kDate};
+    change.facts = [facts](absl::string_view, const Turn&) { return facts; };
+    if (!session.checkpoints.empty() && random_() % 2 == 0) {
+      change.to.checkpoint = session.checkpoints.begin()->first;
+      session.GoBack(session.checkpoints.begin()->second, facts);
+    } else {
+      change.to.position = some_position();
+      if (session.pending_token.has_value() && random_() % 8 == 0) {
+        change.to.position = session.fed_tokens + 1;
       }
-      kept.push_back(turn);
+      if (!session.GoBackToTurn(change.to.position)) session.GoBack(change.to.position, facts);
     }
-    session.turns = std::move(kept);
-    session.fed_tokens = position;
-    session.pending_token.reset();
-    session.facts = facts;
-    std::erase_if(session.snapshots, [&](const auto& one) { return one.position > position; });
-    std::erase_if(session.checkpoints, [&](const auto& one) { return one.second > position; });
-    std::erase_if(session.requests,
-                  [&](const auto& one) { return one.second.position > position; });
-    return {RewindSession{session.id, position, facts}};
-  } else if (dice >= 5 && dice <= 7) {
+    return {std::move(change)};
+  } else if (dice == 5) {
+    std::vector<Change> changes = ProposeForgetting(name, session);
+    if (!changes.empty()) return changes;
+  } else if (dice == 6 || dice == 7) {
     const uint64_t id = session.id;
     after.reset();
     return {DeleteSession{id}};
   }
+  const auto edits = dice == 8 ? ProposeCut(session, some_position()) : std::nullopt;
   const Turn turn = MakeTurn(session);
   AddTurn change = {session.id, turn, turn.end(), kDate, std::nullopt};
   if (random_() % 2 == 0) {
@@ -321,10 +432,27 @@ std::vector<Change> CrashHistory::Propose(const std::string& name, const State& 
                                    .key = absl::StrCat("key", ++made_),
                                    .digest = random_(),
                                    .position = turn.end() + 1,
-                                   .reply = absl::StrCat(session.secret, " reply")};
+                                   .reply = absl::StrCat(session.secret, " reply ", made_, ";")};
     session.requests[change.request->key] = *change.request;
   }
+  if (edits.has_value()) return {*edits, change};
   return {change};
+}
+
+// Back to a position, for a turn that follows in the same batch; nothing where the disk fails.
+std::optional<CutSession> CrashHistory::ProposeCut(ExpectedSession& session, int64_t position) {
+  const std::optional<SessionRecord> record = store_->Find(session.id);
+  const auto turns = store_->ReadTurns(session.id, session.first_turn, 1000);
+  const auto snapshots = store_->ReadSnapshots(session.id);
+  if (!record.has_value() || !turns.ok() || !snapshots.ok()) return std::nullopt;
+  const std::string facts = absl::StrCat(session.secret, " edited ", ++made_, ";");
+  auto point = FindFed(*record, *turns, *snapshots, position,
+                       [&](absl::string_view, const Turn&) { return facts; });
+  if (!point.ok()) return std::nullopt;
+  const auto answered = session.requests;
+  session.GoBack(position, facts);
+  session.requests = answered;
+  return CutSession{session.id, *std::move(point), record->rewinds};
 }
 
 void CrashHistory::Step() {

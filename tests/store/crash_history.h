@@ -30,14 +30,26 @@ struct ExpectedSession {
   int64_t fed_tokens = 0;
   std::optional<int32_t> pending_token;
   std::string facts;
+  int64_t first_turn = 0;   // of `turns`
+  int64_t first_token = 0;  // tokens fed before them
+  std::optional<int32_t> first_pending;
+  std::string first_facts;
   std::vector<Turn> turns;
   std::vector<Snapshot> snapshots;
   std::map<std::string, int64_t> checkpoints;
   std::map<std::string, RequestRecord> requests;
 
+  int64_t end_turn() const { return first_turn + static_cast<int64_t>(turns.size()); }
   // All of it, as text to be compared.
   std::string Describe() const;
+  // Texts that are stored of it as long as it has them.
+  std::set<std::string> Secrets(bool of_snapshots) const;
   void KeepSnapshots();
+  // To where so many tokens had been fed, and none was pending.
+  void GoBack(int64_t position, const std::string& facts_there);
+  // To the end of the last turn that the position is of. False: it is of none.
+  bool GoBackToTurn(int64_t position);
+  void Keep(std::vector<Turn> left, int64_t position);
 };
 
 class CrashHistory {
@@ -55,7 +67,7 @@ class CrashHistory {
   struct Oracle {
     std::map<std::string, State> acknowledged;            // by name
     std::map<std::string, std::vector<State>> in_flight;  // what it may be instead
-    std::vector<std::string> erased;                      // secrets of deleted sessions
+    std::set<std::string> erased;                         // secrets of what was deleted
 
     std::vector<State> Allowed(const std::string& name) const;
     void Settle(const std::string& name, State state);
@@ -67,6 +79,10 @@ class CrashHistory {
   // A change of that session, and what it makes of it.
   std::vector<Change> Propose(const std::string& name, const State& before, State& after);
   Turn MakeTurn(ExpectedSession& session);
+  // Writes one of where the session stands; false where the disk fails.
+  bool WriteSnapshot(const std::string& name, const ExpectedSession& session, uint64_t id);
+  std::vector<Change> ProposeForgetting(const std::string& name, ExpectedSession& session);
+  std::optional<CutSession> ProposeCut(ExpectedSession& session, int64_t position);
   void BeforeChange();
   void Check(PowerLossFileSystem& image, const Oracle& oracle, const std::string& what);
   // The state that a session of the store is in, of those that are allowed.

@@ -13,7 +13,21 @@
 namespace mneme {
 namespace {
 
-constexpr char kFixture[] = "tests/store/fixtures/version_1";
+constexpr int kNewest = 3;
+
+// By the version of its records.
+std::string Fixture(int version) {
+  return "tests/store/fixtures/version_" + std::to_string(version);
+}
+
+CheckpointRecord Checkpoint(int version) {
+  CheckpointRecord checkpoint = {"start", 5, absl::UnixEpoch()};
+  if (version >= 2) {
+    checkpoint.turns = 1;
+    checkpoint.has_pending_token = true;
+  }
+  return checkpoint;
+}
 
 std::vector<Turn> Turns() {
   Turn first = {.begin = 0, .pending_token = 5, .state_digest = 77, .facts = "facts"};
@@ -29,7 +43,7 @@ RequestRecord Request() {
       .owner = "owner", .key = "key", .digest = 8, .outcome = 1, .position = 6, .reply = "text"};
 }
 
-// Wrote the fixture, with MNEME_WRITE_STORE_FIXTURE=1, at the commit that made version 1.
+// Writes the fixture of the newest version, with MNEME_WRITE_STORE_FIXTURE=1.
 void Write(const std::string& folder) {
   PosixFileSystem files;
   StoreReport report;
@@ -44,19 +58,28 @@ void Write(const std::string& folder) {
   ASSERT_TRUE((*store)->Apply({CreateSession{session}, turn}).ok());
   const SnapshotRecord snapshot = {(*store)->NewId(), 5, 1, 400};
   ASSERT_TRUE(WriteSlab(files, **store, session, snapshot).ok());
-  ASSERT_TRUE((*store)
-                  ->Apply({AddSnapshot{session.id, snapshot},
-                           AddCheckpoint{session.id, {"start", 5, absl::UnixEpoch()}},
-                           TurnOf(session.id, Turns()[1])})
-                  .ok());
+  ASSERT_TRUE(
+      (*store)
+          ->Apply({AddSnapshot{session.id, snapshot},
+                   AddCheckpoint{session.id, Checkpoint(kNewest)}, TurnOf(session.id, Turns()[1])})
+          .ok());
+  SnapshotRecord second = {(*store)->NewId(), 60, 2, 300};
+  second.base = snapshot.id;
+  ASSERT_TRUE(WriteSlab(files, **store, session, second).ok());
+  ASSERT_TRUE((*store)->Apply({AddSnapshot{session.id, second}}).ok());
   ASSERT_TRUE(
       (*store)->Apply({CreateSession{NamedSession(**store, "gone", Durability::kNone)}}).ok());
 }
 
-TEST(StoreFixtureTest, ReadsVersion1) {
-  if (std::getenv("MNEME_WRITE_STORE_FIXTURE") != nullptr) Write(kFixture);
+class StoreFixtureTest : public testing::TestWithParam<int> {};
+
+TEST_P(StoreFixtureTest, IsRead) {
+  const int version = GetParam();
+  if (version == kNewest && std::getenv("MNEME_WRITE_STORE_FIXTURE") != nullptr) {
+    Write(Fixture(version));
+  }
   const StoreFolder folder;
-  std::filesystem::copy(kFixture, folder.path(), std::filesystem::copy_options::recursive);
+  std::filesystem::copy(Fixture(version), folder.path(), std::filesystem::copy_options::recursive);
   PosixFileSystem files;
   StoreReport report;
   const auto store = SessionStore::Open(files, folder.path(), {}, report);
@@ -73,21 +96,33 @@ TEST(StoreFixtureTest, ReadsVersion1) {
   EXPECT_EQ(*(*store)->ReadTurns(session->id, 0, 10), Turns());
   const auto checkpoints = (*store)->ReadCheckpoints(session->id);
   ASSERT_EQ(checkpoints->size(), 1u);
-  EXPECT_EQ((*checkpoints)[0], (CheckpointRecord{"start", 5, absl::UnixEpoch()}));
+  EXPECT_EQ((*checkpoints)[0], Checkpoint(version));
+  EXPECT_EQ(session->checkpoints, 1);
   const auto request = (*store)->FindRequest("owner", "key");
   ASSERT_TRUE(request.ok() && request->has_value());
   RequestRecord expected = Request();
   expected.session = session->id;
   EXPECT_EQ(**request, expected);
   const auto snapshots = (*store)->ReadSnapshots(session->id);
-  ASSERT_EQ(snapshots->size(), 1u);
+  ASSERT_EQ(snapshots->size(), version >= 3 ? 2u : 1u);
+  EXPECT_EQ(snapshots->back().base, version >= 3 ? snapshots->front().id : 0);
+  EXPECT_EQ((*snapshots)[0].has_facts, version >= 2);
+  EXPECT_EQ((*snapshots)[0].facts, version >= 2 ? "facts" : "");
   const auto slab = SlabReader::Open(files, (*store)->SnapshotPath((*snapshots)[0].id));
   ASSERT_TRUE(slab.ok()) << slab.status();
   EXPECT_EQ((*slab)->head().name, "../name");
   std::vector<char> bytes(sizeof "bytes of a state");
   ASSERT_TRUE((*slab)->ReadSection("state", std::as_writable_bytes(std::span(bytes))).ok());
   EXPECT_STREQ(bytes.data(), "bytes of a state");
+  // What it says is enough to go back by.
+  EXPECT_EQ((*store)->Apply({RewindSession{session->id, {.checkpoint = "start"}}}),
+            absl::OkStatus());
+  EXPECT_EQ((*store)->Find(session->id)->fed_tokens, 5);
+  EXPECT_EQ((*store)->Find(session->id)->pending_token,
+            version >= 2 ? std::optional<int32_t>(5) : std::nullopt);
 }
+
+INSTANTIATE_TEST_SUITE_P(Versions, StoreFixtureTest, testing::Range(1, kNewest + 1));
 
 }  // namespace
 }  // namespace mneme

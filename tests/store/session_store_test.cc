@@ -377,12 +377,14 @@ TEST_F(SessionStoreTest, LongLogsLoseWhatTwoSnapshotsStandFor) {
     snapshots.push_back(Snapshot(a));
   }
   EXPECT_EQ(store_->Find(a.id)->first_turn, 3);
-  EXPECT_EQ(*store_->ReadSnapshots(a.id),
-            (std::vector<SnapshotRecord>{snapshots[2], snapshots[3]}));
+  EXPECT_THAT(*store_->ReadSnapshots(a.id),
+              testing::ElementsAre(testing::Field(&SnapshotRecord::id, snapshots[2].id),
+                                   testing::Field(&SnapshotRecord::id, snapshots[3].id)));
   EXPECT_FALSE(disk_.AllFiles().contains(store_->SnapshotPath(snapshots[0].id)));
-  EXPECT_THAT(store_->Apply({RewindSession{a.id, 100, ""}}),
-              Fails(absl::StatusCode::kOutOfRange, "position 100 is not in its log"));
-  EXPECT_EQ(store_->Apply({RewindSession{a.id, 130, ""}}), absl::OkStatus());
+  EXPECT_THAT(store_->Apply({RewindSession{a.id, {.position = 100}}}),
+              Fails(absl::StatusCode::kOutOfRange,
+                    "cannot go back to position 100: its log leads to positions 120 to 161"));
+  EXPECT_EQ(store_->Apply({RewindSession{a.id, {.position = 130}}}), absl::OkStatus());
   EXPECT_EQ(store_->Apply({DropDamagedSnapshot{a.id, snapshots[2].id}}), absl::OkStatus());
   EXPECT_EQ(store_->Find(a.id)->status, SessionStatus::kLost);
 }
@@ -399,7 +401,7 @@ TEST_F(SessionStoreTest, CheckpointsKeepTheirSnapshots) {
     Feed(a, {2});
     Snapshot(a);
   }
-  EXPECT_EQ(store_->ReadSnapshots(a.id)->front(), first);
+  EXPECT_EQ(store_->ReadSnapshots(a.id)->front().id, first.id);
   EXPECT_EQ(store_->ReadCheckpoints(a.id)->size(), 1u);
   ASSERT_TRUE(store_->Apply({DropCheckpoint{a.id, "start"}}).ok());
   EXPECT_EQ(store_->ReadSnapshots(a.id)->size(), 2u);
@@ -412,7 +414,7 @@ TEST_F(SessionStoreTest, ForksShareSnapshotsUntilTheLastIsDeleted) {
   const std::string path = store_->SnapshotPath(Snapshot(a).id);
   Feed(a, {3});
   const SessionRecord b = NamedSession(*store_, "b");
-  EXPECT_EQ(store_->Apply({ForkSession{a.id, b}, RewindSession{b.id, 1, ""}}), absl::OkStatus());
+  EXPECT_EQ(store_->Apply({ForkSession{a.id, b, RewindTarget{.position = 1}}}), absl::OkStatus());
   EXPECT_EQ(store_->Find(b.id)->fed_tokens, 1);
   const SessionRecord c = NamedSession(*store_, "c");
   EXPECT_EQ(store_->Apply({ForkSession{a.id, c}}), absl::OkStatus());

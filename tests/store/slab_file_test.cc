@@ -1,5 +1,6 @@
 #include "store/slab_file.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -62,6 +63,37 @@ TEST(Crc32cTest, SumsOfRfc3720) {
   EXPECT_EQ(Crc32c(0, std::string(32, '\xFF')), 0x62A8AB43u);
   EXPECT_EQ(Crc32c(0, "123456789"), 0xE3069283u);
   EXPECT_EQ(Crc32c(Crc32c(0, "1234"), "56789"), 0xE3069283u);
+}
+
+TEST(Crc32cTest, LongOnesAreThoseOfTheirParts) {
+  const std::vector<std::byte> bytes = Noise(200'001);
+  const std::span<const std::byte> all = bytes;
+  for (const size_t size : {0, 8, 49'151, 49'152, 49'160, 98'304, 200'001}) {
+    uint32_t by_pieces = 0;
+    for (size_t at = 0; at < size; at += 1000) {
+      by_pieces = Crc32c(by_pieces, all.subspan(at, std::min<size_t>(1000, size - at)));
+    }
+    EXPECT_EQ(Crc32c(0, all.first(size)), by_pieces) << size;
+    for (const size_t first : {size_t{0}, size / 3, size}) {
+      const uint32_t second = Crc32c(0, all.subspan(first, size - first));
+      EXPECT_EQ(ConcatCrc32c(Crc32c(0, all.first(first)), second, size - first), by_pieces);
+    }
+  }
+}
+
+TEST(SlabFileTest, ABlockIsCheckedWhenItIsRead) {
+  PowerLossFileSystem files;
+  ASSERT_TRUE(WriteTo(files).ok());
+  std::string bytes = ReadFile(files, kPath);
+  bytes[5000] = static_cast<char>(bytes[5000] ^ 1);  // in the first section
+  WriteFile(files, kPath, bytes);
+  EXPECT_THAT(SlabReader::Open(files, kPath).status(), Fails(absl::StatusCode::kDataLoss, kPath));
+  const auto reader = SlabReader::Open(files, kPath, SlabCheck::kIndex);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  std::vector<std::byte> noise((size_t{1} << 20) + 77), zeros(3'000'000);
+  EXPECT_THAT((*reader)->ReadSection("noise", noise),
+              Fails(absl::StatusCode::kDataLoss, "has another checksum"));
+  EXPECT_EQ((*reader)->ReadSection("zeros", zeros), absl::OkStatus());
 }
 
 TEST(SlabFileTest, ReturnsWhatWasWritten) {
@@ -128,11 +160,11 @@ TEST(SlabFileTest, RefusesANewerVersionByNumber) {
   PowerLossFileSystem files;
   ASSERT_TRUE(WriteTo(files).ok());
   std::string bytes = ReadFile(files, kPath);
-  bytes[8] = 2;
+  bytes[8] = 3;
   WriteFile(files, kPath, bytes);
   EXPECT_THAT(
       SlabReader::Open(files, kPath).status(),
-      Fails(absl::StatusCode::kFailedPrecondition, "is of version 2, this program reads up to 1"));
+      Fails(absl::StatusCode::kFailedPrecondition, "is of version 3, this program reads up to 2"));
 }
 
 TEST(SlabFileTest, LeavesNothingBehindWhateverFails) {

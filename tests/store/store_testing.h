@@ -19,7 +19,7 @@
 
 namespace mneme {
 
-// Of that code, and `text` is in its message.
+// A status of that code, with `text` in its message.
 MATCHER_P2(Fails, code, text, "") {
   return arg.code() == code && absl::StrContains(arg.message(), text);
 }
@@ -57,11 +57,13 @@ inline AddTurn TurnOf(uint64_t session, const Turn& turn) {
 inline absl::Status WriteSlab(FileSystem& files, const SessionStore& store,
                               const SessionRecord& session, const SnapshotRecord& snapshot) {
   const SlabHead head = {.identity = {.model = session.model},
+                         .id = snapshot.id,
                          .owner = session.owner,
                          .name = session.name,
                          .session = session.id,
                          .position = snapshot.position,
-                         .turn = snapshot.turn};
+                         .turn = snapshot.turn,
+                         .base = snapshot.base};
   auto writer = SlabWriter::Create(files, store.SnapshotPath(snapshot.id), head);
   if (!writer.ok()) return writer.status();
   const absl::Status added =
