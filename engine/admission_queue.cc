@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
+#include "engine/whole_history.h"
 
 namespace mneme {
 namespace {
@@ -24,11 +25,21 @@ void DropUnusedReading(Prompt& prompt, int64_t position) {
   std::vector<int32_t>().swap(position == 0 ? prompt.continued : prompt.at_start);
 }
 
-// Rows of a step that running requests may want, those left out whose readers are slow.
+bool IsAway(const Session& session) {
+  return session.residence == Residence::kParked || session.residence == Residence::kStored;
+}
+
+// Whether nobody needs what the session has elsewhere, as it begins anew.
+bool LeavesState(const Generation& g, const Session& session) {
+  return g.goes_back && IsAway(session);
+}
+
+// Rows of a step that running requests may want, those left out whose readers are slow or whose
+// prompt's beginning is on its way.
 int RowsTaken(const std::vector<std::unique_ptr<Generation>>& running) {
   int rows = 0;
   for (const auto& g : running) {
-    if (!g->ended && !g->stream->full()) rows += g->rows();
+    if (!g->ended && !g->lends_rows()) rows += g->rows();
   }
   return rows;
 }
@@ -49,6 +60,14 @@ Generation& AdmissionQueue::Add(std::unique_ptr<Generation> submitted) {
   return g;
 }
 
+std::unique_ptr<Generation> AdmissionQueue::Remove(const Generation& g) {
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const auto& waiting) { return waiting.get() == &g; });
+  std::unique_ptr<Generation> removed = std::move(*found);
+  waiting_.erase(found);
+  return removed;
+}
+
 // Null if it names none, or one that does not exist yet.
 Session* AdmissionQueue::SessionOf(const Generation& g) const {
   return g.named() ? sessions_.Find(g.request.session) : nullptr;
@@ -56,7 +75,7 @@ Session* AdmissionQueue::SessionOf(const Generation& g) const {
 
 absl::Status AdmissionQueue::Claim(Generation& g) {
   const Request& request = g.request;
-  const Session* session = SessionOf(g);
+  const Session* session = sessions_.Recall(request.session);
   if (g.named() && sessions_.IsClaimed(request.session)) {
     stats_.resumed_as(ResumeOutcome::kRefused).Add();
     absl::Status busy = WithReason(
@@ -65,49 +84,25 @@ absl::Status AdmissionQueue::Claim(Generation& g) {
         kReasonSessionBusy);
     return session == nullptr ? busy : WithPosition(std::move(busy), session->position());
   }
+  if (g.errand != nullptr) {
+    sessions_.Claim(request.session);
+    g.claims_session = true;
+    return absl::OkStatus();
+  }
   if (request.whole_history && session != nullptr) {
-    MNEME_RETURN_IF_ERROR(SkipKnownHistory(g, *session));
+    MNEME_RETURN_IF_ERROR(FitHistory(g, *session, tokenizer_));
   }
   const absl::Status fits = CheckAgainstSession(g, session);
   if (!fits.ok()) {
     if (g.named()) stats_.resumed_as(ResumeOutcome::kRefused).Add();
     return fits;
   }
-  DropUnusedReading(g.request.prompt, session == nullptr ? 0 : session->position());
+  const bool begins = session == nullptr || g.goes_back;
+  DropUnusedReading(g.request.prompt, begins ? 0 : session->position());
+  g.on_copy = !request.remember && begins;
   if (!g.named()) return absl::OkStatus();
   sessions_.Claim(request.session);
   g.claims_session = true;
-  return absl::OkStatus();
-}
-
-// Leaves of the prompt what the session does not hold yet. A beginning of the history is not fed
-// again, and nothing that was fed can be taken back.
-absl::Status AdmissionQueue::SkipKnownHistory(Generation& g, const Session& session) const {
-  Prompt& prompt = g.request.prompt;
-  const HistoryMatch match = MatchHistory(tokenizer_, prompt.at_start, session.fed);
-  if (!match.matches) {
-    return WithPosition(
-        WithReason(absl::FailedPreconditionError(absl::StrCat(
-                       "the conversation sent does not begin with the ", session.fed_tokens,
-                       " tokens that session \"", session.key.name, "\" remembers")),
-                   kReasonHistory),
-        session.position());
-  }
-  if (match.cuts_token) {
-    return WithPosition(
-        WithReason(absl::FailedPreconditionError("the session ends inside of a token"),
-                   kReasonHistoryCut),
-        session.fed.bytes);
-  }
-  if (match.tokens == static_cast<int64_t>(prompt.at_start.size())) {
-    return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                          "session \"", session.key.name,
-                          "\" remembers all of the conversation sent, and nothing new follows")),
-                      kReasonHistory);
-  }
-  prompt.at_start.erase(prompt.at_start.begin(), prompt.at_start.begin() + match.tokens);
-  prompt.continued.clear();
-  prompt.same_everywhere = true;
   return absl::OkStatus();
 }
 
@@ -116,12 +111,15 @@ absl::Status AdmissionQueue::CheckAgainstSession(const Generation& g,
                                                  const Session* session) const {
   const Request& request = g.request;
   if (g.named() && session == nullptr) {
+    MNEME_RETURN_IF_ERROR(sessions_.CheckBeginning(request.session, request.replaces_lost));
     if (!request.create_session) {
       return WithReason(
           absl::NotFoundError(absl::StrCat("there is no session \"", request.session.name, "\"")),
           kReasonNoSession);
     }
-    MNEME_RETURN_IF_ERROR(sessions_.CheckOwnerLimit(request.session.owner));
+    if (request.remember) {
+      MNEME_RETURN_IF_ERROR(sessions_.CheckOwnerLimit(request.session.owner));
+    }
   }
   const int64_t position = session == nullptr ? 0 : session->position();
   if (request.expected_position.has_value() && *request.expected_position != position) {
@@ -131,18 +129,20 @@ absl::Status AdmissionQueue::CheckAgainstSession(const Generation& g,
                    kReasonPosition),
         position);
   }
-  if (const absl::Status& reading = request.prompt.StatusAt(position); !reading.ok()) {
+  const Session* base = g.goes_back ? nullptr : session;  // what the prompt is fed to
+  const int64_t fed_to = base == nullptr ? 0 : position;
+  if (const absl::Status& reading = request.prompt.StatusAt(fed_to); !reading.ok()) {
     return WithPosition(reading, position);
   }
-  const bool pending = session != nullptr && session->pending_token.has_value();
-  if (request.prompt.At(position).empty() && !pending) {
+  const bool pending = base != nullptr && base->pending_token.has_value();
+  if (request.prompt.At(fed_to).empty() && !pending) {
     return WithPosition(
         FieldError(PromptField(request.prompt),
                    "is empty, expected at least one token: the session has no pending token to go "
                    "on from"),
         position);
   }
-  return CheckContext(request, session);
+  return CheckContext(request, base);
 }
 
 // A prompt that the session's state has no room for is refused before anything of it is fed.
@@ -164,10 +164,11 @@ absl::Status AdmissionQueue::CheckContext(const Request& request, const Session*
 // A session that is parked comes first, and choices wait until it is there.
 int AdmissionQueue::SlabsNeeded(const Generation& g) const {
   const Session* session = SessionOf(g);
-  const int forks = g.forks() ? g.request.n - 1 : 0;
-  if (session == nullptr) return 1 + forks;
-  if (session->residence == Residence::kResident) return forks;
-  return session->residence == Residence::kParked ? 1 : 0;
+  const int own = (g.forks() ? g.request.n - 1 : 0) + (g.request.remember ? 0 : 1);
+  if (session == nullptr) return g.on_copy ? own : 1 + own;
+  if (session->residence == Residence::kResident) return own;
+  if (LeavesState(g, *session)) return 1 + own;
+  return IsAway(*session) ? 1 : 0;
 }
 
 // Whether what it needs of slabs adds to the sessions that there are.
@@ -201,8 +202,9 @@ void AdmissionQueue::AdmitInto(std::vector<std::unique_ptr<Generation>>& running
   int wanted = 0;  // slabs, by those that lack them so far
   for (size_t i = 0; i < waiting_.size(); ++i) {
     Generation& g = *waiting_[i];
-    if (g.ended) continue;
-    absl::Status refusal = CheckRoom(g, SlabsNeeded(g));
+    if (g.ended || g.is_searching()) continue;
+    absl::Status refusal = CheckFetched(g);
+    if (refusal.ok()) refusal = CheckRoom(g, SlabsNeeded(g));
     if (refusal.ok()) {
       // While it waits for a row its session may come, but only so many sessions do at once.
       if (next < options_.max_rows && !(row_is_awaited && HasSession(g))) {
@@ -237,10 +239,18 @@ void AdmissionQueue::AdmitInto(std::vector<std::unique_ptr<Generation>>& running
   std::erase(waiting_, nullptr);
 }
 
+// The error of a request whose session did not come back from the store.
+absl::Status AdmissionQueue::CheckFetched(const Generation& g) const {
+  Session* session = SessionOf(g);
+  return session == nullptr ? absl::OkStatus()
+                            : std::exchange(session->not_there, absl::OkStatus());
+}
+
 // Whether its session, if that exists already, has its state in a slab.
 bool AdmissionQueue::HasSession(const Generation& g) const {
   const Session* session = SessionOf(g);
-  return session == nullptr || session->residence == Residence::kResident;
+  return session == nullptr || session->residence == Residence::kResident ||
+         LeavesState(g, *session);
 }
 
 void AdmissionQueue::BringBack(const Generation& g) {

@@ -16,12 +16,13 @@
 namespace mneme {
 
 // A request runs, that is, gets rows in steps, once it has its slabs and steps have room for its
-// rows, one for each choice: no more choices run than max_rows. One whose reader is slow lends its
-// rows to others meanwhile, and one with more choices than max_rows runs alone; where that makes
-// more than fit, they take turns (scheduler.h). All others wait, in order of arrival less what
-// their priority is worth (kPriorityStep): nobody overtakes who waits for a row, and what somebody
-// waits for of slabs is kept from later ones. At most max_queued requests wait; one more is
-// RESOURCE_EXHAUSTED, reason QUEUE_FULL.
+// rows, one for each choice: no more choices run than max_rows. One whose reader is slow, or which
+// waits for the beginning of its prompt (PrefixCache), lends its rows to others meanwhile, and one
+// with more choices than max_rows runs alone; where that makes more than fit, they take turns
+// (scheduler.h). All others wait, in order of arrival less what their priority is worth
+// (kPriorityStep): nobody overtakes who waits for a row, and what somebody waits for of slabs is
+// kept from later ones. At most max_queued requests wait; one more is RESOURCE_EXHAUSTED, reason
+// QUEUE_FULL.
 //
 // When no slab is free. A request that needs slabs waits as long as those that are free, or will be
 // freed by running requests (the ones of ephemeral sessions and additional choices), or by named
@@ -50,6 +51,8 @@ class AdmissionQueue {
   // The request takes its place, and gets its number of arrival. It stays until it is let in or
   // DropEnded() finds that it has ended.
   Generation& Add(std::unique_ptr<Generation> submitted);
+  // The other way, of one that has claimed nothing.
+  std::unique_ptr<Generation> Remove(const Generation& g);
   // Settles what the request is to its session, which it claims if it names one: leaves of a
   // history sent whole what the session does not know, and of two readings of a prompt the one that
   // holds there. The error of a request that cannot go on from there, which then claims nothing.
@@ -77,11 +80,11 @@ class AdmissionQueue {
   // and those in front of it: idle ones, then those of requests behind it.
   void MakeRoom(size_t i, int slabs);
   Session* SessionOf(const Generation& g) const;
-  absl::Status SkipKnownHistory(Generation& g, const Session& session) const;
   absl::Status CheckAgainstSession(const Generation& g, const Session* session) const;
   absl::Status CheckContext(const Request& request, const Session* session) const;
   // The error of a request that must not wait for what it needs.
   absl::Status CheckRoom(const Generation& g, int slabs_needed) const;
+  absl::Status CheckFetched(const Generation& g) const;
   int SlabsNeeded(const Generation& g) const;
   bool IsNewcomer(const Generation& g) const;
   bool HasSession(const Generation& g) const;

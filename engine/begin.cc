@@ -1,76 +1,25 @@
 // EngineLoop: from a submitted request to its first row, or to the answer that was given before.
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "engine/engine_loop.h"
-#include "engine/status_payload.h"
+#include "engine/repetition.h"
 
 namespace mneme {
-namespace {
-
-// Whether the named session that a request ran in has ended since; what has its name now, if
-// anything does, is another.
-bool IsSessionGone(const KeyRecord& record, const SessionKey& key, const Session* session) {
-  return !key.name.empty() && (session == nullptr || session->id != record.session_id);
-}
-
-// For a request that ended long ago: with the position that its session was left at, or, where the
-// session is gone, 0, and words that say so.
-absl::Status WithPositionThen(const KeyRecord& record, bool session_gone,
-                              const absl::Status& status) {
-  if (!session_gone) return WithPosition(status, record.position);
-  return WithReason(
-      WithPosition(absl::Status(status.code(),
-                                absl::StrCat(status.message(), "; the session has ended since")),
-                   0),
-      ReasonOf(status).value_or(""));
-}
-
-// OK if `known`, the record of the request's idempotency key, has its answer. `session`: the one
-// that has the request's name now, or null.
-absl::Status CheckRepetition(const KeyRecord& known, uint64_t digest, const Request& request,
-                             const Session* session) {
-  if (known.digest != digest) {
-    return WithReason(FieldError("idempotency_key", "was used before, with a different request"),
-                      kReasonKeyReused);
-  }
-  const bool gone = IsSessionGone(known, request.session, session);
-  if (known.state == KeyState::kRunning) {
-    absl::Status status =
-        WithReason(absl::AbortedError("the request with this idempotency key is still running"),
-                   kReasonKeyRunning);
-    return session == nullptr ? status : WithPosition(std::move(status), session->position());
-  }
-  if (known.state == KeyState::kBroken) {
-    return WithPositionThen(
-        known, gone,
-        WithReason(absl::AbortedError(absl::StrCat(
-                       "the request with this idempotency key broke off; the session then stood "
-                       "at position ",
-                       known.position)),
-                   kReasonKeyBroken));
-  }
-  if (known.dropped_events) {
-    return WithPositionThen(
-        known, gone,
-        WithReason(absl::AbortedError(
-                       absl::StrCat("the request with this idempotency key finished at position ",
-                                    known.position, ", and its answer is no longer kept")),
-                   kReasonKeyForgotten));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 // From the mailbox to the queue.
 void EngineLoop::Take(Command command) {
   if (command.work != nullptr) return command.work();
-  Generation& g = queue_.Add(std::move(command.submitted));
-  if (!g.request.idempotency_key.empty() && AnswerFromRecord(g)) return;
+  TakeIn(queue_.Add(std::move(command.submitted)));
+}
+
+void EngineLoop::TakeIn(Generation& g) {
+  if (!g.request.idempotency_key.empty() && AnswerFromRecord(g)) {
+    return sessions_.DropIfUnused(g.request.session);
+  }
   const absl::Status claimed = queue_.Claim(g);
-  if (!claimed.ok()) End(g, claimed);
+  claimed.ok() ? SearchCut(g) : End(g, claimed);
+  if (g.ended) sessions_.DropIfUnused(g.request.session);
 }
 
 // Answers a repeated idempotency key; false if the key is new, which then has a record.
@@ -78,28 +27,15 @@ bool EngineLoop::AnswerFromRecord(Generation& g) {
   const Request& request = g.request;
   const uint64_t digest = RequestDigest(request);
   KeyRecord* known = keys_.Find(request.session.owner, request.idempotency_key);
+  if (known == nullptr) known = FindStoredRecord(request);
   if (known == nullptr) {
     g.record = &keys_.Insert(request.session.owner, request.idempotency_key, digest);
     return false;
   }
-  const Session* session = sessions_.Find(request.session);
-  const absl::Status kept = CheckRepetition(*known, digest, request, session);
-  if (!kept.ok()) {
-    End(g, kept);
-    return true;
-  }
-  parts_.stats.replayed.Add();
-  g.ReportEnd(Usage());
-  for (TokenEvent event : known->events) {
-    event.replayed = true;
-    event.session_gone = IsSessionGone(*known, request.session, session);
-    if (!event.is_last) {
-      outbox_.Send(g, std::move(event));
-      continue;
-    }
-    Tell(g, event);
-    MarkEnded(g, std::move(event));
-  }
+  if (Attach(g, *known)) return true;
+  const absl::Status kept =
+      CheckRepetition(*known, digest, request, sessions_.Recall(request.session));
+  kept.ok() ? AnswerFrom(g, *known) : End(g, kept);
   return true;
 }
 
@@ -107,8 +43,8 @@ bool EngineLoop::AnswerFromRecord(Generation& g) {
 void EngineLoop::Begin(Generation& g) {
   const Request& request = g.request;
   g.admitted = Now();
-  Session* session = g.named() ? sessions_.Find(request.session) : nullptr;
-  g.created_session = session == nullptr;
+  if (g.errand != nullptr) return RunErrand(g);
+  Session* session = BeginSession(g);
   if (request.classify) {
     BeginText(g, parts_.model.info().classes);
   } else {
@@ -122,23 +58,45 @@ void EngineLoop::Begin(Generation& g) {
   for (int i = 0; i < request.n; ++i) g.choices.emplace_back(g.rules).index = i;
   BeginFirstChoice(g, session);
   if (g.forks()) g.reserved_slots = sessions_.Reserve(request.n - 1);
+  BeginPrefix(g);
+  if (BeginLoad(g)) return;                                 // FinishLoads
+  if (g.prefix != nullptr && !g.prefix->started()) return;  // StartPrefixes
   SendStart(g);
   if (g.must_fork()) Fork(g);
+}
+
+// The session that it has when it is let in; null: one is to begin.
+Session* EngineLoop::BeginSession(Generation& g) {
+  Session* session = g.named() ? sessions_.Find(g.request.session) : nullptr;
+  g.created_session = session == nullptr || g.goes_back;
+  if (session == nullptr) return nullptr;
+  if (g.goes_back) BeginEdit(g, *session);
+  if (g.request.remember) return session;
+  g.copy = sessions_.CopyEphemeral(*session);
+  g.on_copy = true;
+  g.claims_session = false;
+  sessions_.Unclaim(g.request.session, /*ran=*/false);
+  return g.copy.get();
 }
 
 // In `session`, or, if that is null, in one that begins here.
 void EngineLoop::BeginFirstChoice(Generation& g, Session* session) {
   const Request& request = g.request;
   Choice& first = g.choices[0];
-  if (session != nullptr) {
+  if (g.copy != nullptr) {
+    first.ephemeral = std::move(g.copy);
+  } else if (session != nullptr) {
     // Counts from when the session is idle again.
     if (request.session_ttl != absl::ZeroDuration()) session->ttl = request.session_ttl;
   } else if (g.named()) {
-    session = &sessions_.CreateClaimed(request.session, request.session_ttl);
+    NewSession options = request.session_ttl;
+    options.durability = request.durability;
+    session = &sessions_.CreateClaimed(request.session, options);
   } else {
     first.ephemeral = sessions_.BeginEphemeral();
     session = first.ephemeral.get();
   }
+  if (g.opening.bytes > 0) session->opening = g.opening;
   first.session = session;
   first.last_run = pipeline_.steps();
   BeginMemoryUse(g);
@@ -153,11 +111,13 @@ void EngineLoop::SendStart(Generation& g) {
   EngineStats& stats = parts_.stats;
   if (g.named()) {
     const bool resumes = g.usage.resumed_tokens > 0;
-    const bool parked = g.choices[0].session->fetched;
+    const Session& session = *g.choices[0].session;
     stats
-        .resumed_as(!resumes ? ResumeOutcome::kCold
-                    : parked ? ResumeOutcome::kParked
-                             : ResumeOutcome::kHot)
+        .resumed_as(g.goes_back             ? ResumeOutcome::kRewound
+                    : !resumes              ? ResumeOutcome::kCold
+                    : session.replayed >= 0 ? ResumeOutcome::kStored
+                    : session.fetched       ? ResumeOutcome::kParked
+                                            : ResumeOutcome::kHot)
         .Add();
   }
   stats.queue_seconds.Observe(absl::ToDoubleSeconds(g.admitted - g.submitted));

@@ -21,7 +21,11 @@ std::string CapacityPlan::ToString() const {
       ")",
       host_bytes > 0 ? absl::StrCat("; ", host_bytes / slab_bytes - 1, " more are parked in ",
                                     HumanBytes(host_bytes), " of the host")
-                     : "");
+                     : "",
+      prefix_bytes > 0
+          ? absl::StrCat("; states behind beginnings of prompts take ", HumanBytes(prefix_bytes),
+                         " of the host, at least ", prefix_bytes / slab_bytes, " of them")
+          : "");
 }
 
 RunnerLimits LargestStep(const EngineOptions& options) {
@@ -46,7 +50,9 @@ absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_
         " more than there is, and the state of one takes another ", HumanBytes(slab_bytes)));
   }
   constexpr int64_t kMaxSessions = int64_t{1} << 24;
-  CapacityPlan plan = {.slab_bytes = slab_bytes, .host_bytes = options.host_state_memory_bytes};
+  CapacityPlan plan = {.slab_bytes = slab_bytes,
+                       .host_bytes = options.host_state_memory_bytes,
+                       .prefix_bytes = options.prefix_cache_memory_bytes};
   const int64_t asked = options.state_memory_bytes;
   const bool fits = asked > 0 && asked <= available_bytes;
   plan.state_memory_bytes = fits ? asked : std::max<int64_t>(0, available_bytes - reserve_bytes);

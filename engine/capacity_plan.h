@@ -20,9 +20,11 @@ struct CapacityPlan {
   int64_t asked_bytes = 0;
   int64_t reserve_bytes = 0;
   int sessions = 0;
-  int64_t host_bytes = 0;  // EngineOptions::host_state_memory_bytes
+  int64_t host_bytes = 0;    // EngineOptions::host_state_memory_bytes
+  int64_t prefix_bytes = 0;  // EngineOptions::prefix_cache_memory_bytes
 
-  // "1234 sessions fit in 150.0 GiB (122.1 MiB each)", and how many more can be parked.
+  // "1234 sessions fit in 150.0 GiB (122.1 MiB each)", how many more can be parked, and how many
+  // beginnings of prompts are kept.
   std::string ToString() const;
 };
 

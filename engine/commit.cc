@@ -115,8 +115,13 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
   Choice& choice = *rows_[plan.candidates[row]].choice;
   const RowCandidate& candidate = candidates_[plan.candidates[row]];
   const std::span<const int32_t> fed = plan.row_tokens(row);
+  if (g.replay != nullptr) return CommitReplay(g, static_cast<int64_t>(fed.size()));
   Session& session = *choice.session;
   session.fed_tokens += static_cast<int64_t>(fed.size());
+  if (log_ != nullptr && choice.index == 0 && g.named()) {
+    g.turn.tokens.insert(g.turn.tokens.end(), fed.begin(), fed.end());
+  }
+  if (g.trail != nullptr && choice.index == 0) g.trail->Add(fed);
   for (const int32_t token : fed) session.fed.Add(parts_.tokenizer, token);
   session.pending_token.reset();  // it was the first one fed
   g.usage.fed_tokens += static_cast<int64_t>(fed.size());
@@ -135,7 +140,8 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
     // Other choices feed some of it for themselves, which is no more prompt than there was.
     // Nor is what fills up a text's last segment.
     if (choice.index == 0) {
-      parts_.stats.prompt_tokens.Add(std::min(choice.cursor, g.usage.prompt_tokens) - begin);
+      const int64_t brought = g.usage.prompt_tokens + g.usage.cached_tokens;
+      parts_.stats.prompt_tokens.Add(std::min(choice.cursor, brought) - begin);
     }
     for (size_t i = 0; i < fed.size() && !session.has_text; ++i) {
       session.has_text = IsText(parts_.tokenizer, fed[i]);
@@ -144,6 +150,7 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
       ShowPrompt(g, plan.logit_offsets[row], begin, choice.cursor);
       if (g.ended) return;
     }
+    if (g.prefix != nullptr && choice.index == 0) AdvancePrefix(g);
     if (g.must_fork()) Fork(g);
     if (g.request.classify) {
       if (choice.cursor == g.feed_tokens()) EndClassified(g, plan.logit_offsets[row]);
@@ -280,8 +287,8 @@ void EngineLoop::EndClassified(Generation& g, int logit_row) {
   End(g, absl::OkStatus(), std::move(event));
 }
 
-// The model said nothing that can be served. What it remembers is most likely no better, so the
-// session goes, as after a failed step; the engine and the step's other rows are sound.
+// The model said nothing that can be served. What it remembers is most likely no better, so that
+// goes, as after a failed step; the engine and the step's other rows are sound.
 void EngineLoop::FailForLogits(Generation& g, const Choice& choice) {
   FailSpoilt(g, WithReason(absl::InternalError(
                                absl::StrCat("non-finite logits after ", choice.session->fed_tokens,
@@ -292,12 +299,10 @@ void EngineLoop::FailForLogits(Generation& g, const Choice& choice) {
 // The memory's own training made it useless, which is the weights' doing, or the prompt's. Nothing
 // else holds any of it.
 void EngineLoop::FailForDivergence(Generation& g, const SurpriseCounter::Row::Divergence& where) {
-  const bool keeps = g.named() && g.choices[0].session != nullptr;
   FailSpoilt(
       g, WithPosition(WithReason(absl::InternalError(absl::StrCat(
                                      "the memory of layer ", where.layer, " diverged at position ",
-                                     where.position, ": training it made it non-finite",
-                                     keeps ? "; the session has ended" : "")),
+                                     where.position, ": training it made it non-finite")),
                                  kReasonMemoryDiverged),
                       where.position));
 }
@@ -345,15 +350,37 @@ void EngineLoop::FailRows(const StepPlan& plan, const absl::Status& error) {
 
 // Lets go of everything the request holds. `last`, completed, is its last event: the reader gets it
 // from Sweep(), when all that is counted shows that the request has ended.
-void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last) {
+void EngineLoop::End(Generation& g, const absl::Status& why, TokenEvent last) {
+  if (g.replay != nullptr) return EndReplay(g, why);
+  if (g.errand != nullptr) return EndErrand(g, why);
+  const absl::Status status = g.spoilt ? WithWhatIsLeft(g, why) : why;
   DeliverTokens(g);
+  EndLoad(g);
+  EndPrefix(g);
   FinishChoices(g, status, last);
-  const Session* session = g.is_admitted() ? g.choices[0].session
-                           : g.named()     ? sessions_.Find(g.request.session)
-                                           : nullptr;
+  const Session* session = g.on_copy         ? nullptr
+                           : g.is_admitted() ? g.choices[0].session
+                           : g.named()       ? sessions_.Find(g.request.session)
+                                             : nullptr;
   CompleteLast(g, session, parts_.model.info().segment, status, Now(), last);
+  if (GoesBack(g, status)) {
+    const std::optional<SessionRecord> before = log_->Find(session->key);
+    last.session_position = before.has_value() ? before->position() : 0;
+    last.has_pending_token = before.has_value() && before->pending_token.has_value();
+  }
+  KeepEnd(g);
+  if (MustLog(g, status)) return LogTurn(g, std::move(last));
+  FinishWhenKept(g, std::move(last));
+}
+
+void EngineLoop::Finish(Generation& g, TokenEvent last) {
+  const absl::Status status = last.status;
   g.ReportEnd(g.usage);
   CloseRecord(g, last);
+  LeaveRecord(g);
+  if (g.is_admitted() && g.choices[0].ephemeral != nullptr) {
+    sessions_.EndEphemeral(*g.choices[0].ephemeral);
+  }
   ReleaseSessions(g, status);
   // Whoever submitted this one does so again with another cut, and that is the request that counts.
   if (ReasonOf(status) != kReasonHistoryCut) {
@@ -366,6 +393,7 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
 // The slab of an ephemeral session is free as soon as its choice has ended.
 void EngineLoop::ReleaseChoice(Generation& g, Choice& choice) {
   if (choice.index == 0) EndMemoryUse(g);
+  if (choice.index == 0 && g.trail != nullptr) return;  // Finish
   if (choice.ephemeral != nullptr) sessions_.EndEphemeral(*choice.ephemeral);
 }
 
@@ -392,15 +420,17 @@ void EngineLoop::FinishChoices(Generation& g, const absl::Status& status, TokenE
 void EngineLoop::CloseRecord(Generation& g, const TokenEvent& last) {
   if (g.record == nullptr) return;
   KeyRecord& record = *std::exchange(g.record, nullptr);
-  keys_.Append(record, last);
+  if (!g.record_closed) keys_.Append(record, last);
   const int64_t session_id = g.is_admitted() ? g.choices[0].session->id : 0;
-  if (last.status.ok()) {
-    keys_.End(record, KeyState::kFinished, last.session_position, session_id);
-  } else if (g.usage.fed_tokens > 0 || g.spoilt) {
-    keys_.End(record, KeyState::kBroken, last.session_position, session_id);
-  } else {
-    keys_.Forget(record);
+  const bool did_something =
+      last.status.ok() || g.usage.fed_tokens + g.usage.cached_tokens > 0 || g.spoilt;
+  if (g.unlogged || GoesBack(g, last.status) || !did_something) {
+    DismissAttached(record, last.status);
+    return keys_.Forget(record);
   }
+  const KeyState state = last.status.ok() ? KeyState::kFinished : KeyState::kBroken;
+  keys_.End(record, state, last.session_position, session_id);
+  DismissAttached(record, absl::OkStatus());
 }
 
 void EngineLoop::ReleaseSessions(Generation& g, const absl::Status& status) {
@@ -410,9 +440,13 @@ void EngineLoop::ReleaseSessions(Generation& g, const absl::Status& status) {
   if (session == nullptr) return;
   // A spoilt slab holds some layers' share of a step; a session that a failed request created and
   // never fed would be a trace of nothing.
-  const bool unborn = g.created_session && !status.ok() && session->position() == 0;
-  if (g.spoilt || unborn) {
+  const bool unborn = IsUnborn(g, status);
+  if (g.unlogged || GoesBack(g, status)) {
+    sessions_.TakeBack(*session);
+  } else if (g.spoilt || unborn) {
     sessions_.Remove(*session, g.spoilt ? SessionEnd::kSpoilt : SessionEnd::kUnborn);
+  } else {
+    sessions_.SnapshotIfDue(*session);
   }
 }
 

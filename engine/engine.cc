@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/engine_loop.h"
@@ -15,11 +16,14 @@
 #include "engine/model_runner.h"
 #include "engine/request_check.h"
 #include "engine/routing_counter.h"
+#include "engine/sessions/session_import.h"
 #include "engine/state_pool.h"
 #include "engine/status_payload.h"
 #include "engine/stream_notifier.h"
 #include "models/engrams/engram_graph.h"
+#include "models/state_bytes.h"
 #include "models/state_codec.h"
+#include "models/weight_scan.h"
 
 namespace mneme {
 namespace {
@@ -29,11 +33,27 @@ uint64_t RandomSeed() {
   return uint64_t{device()} << 32 | device();
 }
 
+// What a stored session must agree in: weights, the keys of the configuration that count, and the
+// vocabulary, which its tokens are of.
+uint64_t ModelIdentity(const Model& model, const Tokenizer* tokenizer) {
+  uint64_t identity = model.info().fingerprint;
+  if (tokenizer == nullptr) return identity;
+  for (int32_t token = 0; token < tokenizer->vocab_size(); ++token) {
+    if (!tokenizer->contains(token)) continue;
+    const TokenEntry& entry = tokenizer->entry(token);
+    identity = CombineHashes(identity, HashText(entry.piece));
+    identity = CombineHashes(identity, static_cast<uint64_t>(entry.kind));
+  }
+  return identity;
+}
+
 class LoopEngine final : public Engine {
  public:
   LoopEngine(std::unique_ptr<Backend> backend, std::unique_ptr<Model> model,
-             std::unique_ptr<Tokenizer> tokenizer, const EngineOptions& options, Clock& clock)
-      : backend_(std::move(backend)),
+             std::unique_ptr<Tokenizer> tokenizer, const EngineOptions& options, Clock& clock,
+             SessionStorage storage)
+      : storage_(std::move(storage)),
+        backend_(std::move(backend)),
         model_(std::move(model)),
         tokenizer_(std::move(tokenizer)),
         options_(options),
@@ -48,13 +68,18 @@ class LoopEngine final : public Engine {
   }
 
   absl::Status Start(std::vector<int32_t> end_tokens) {
-    const ModelNeeds needs = {.slab_bytes = SessionBytes(model_->state_layout()),
-                              .growing_bytes = model_->state_layout().growing_bytes(),
-                              .outputs = model_->info().outputs(),
-                              .segment = model_->info().classes.segment,
-                              .workspace_bytes = [this](int tokens, int rows, int logit_rows) {
-                                return model_->WorkspaceBytes(tokens, rows, logit_rows);
-                              }};
+    const ModelNeeds needs = {
+        .slab_bytes = SessionBytes(model_->state_layout()),
+        .growing_bytes = model_->state_layout().growing_bytes(),
+        .outputs = model_->info().outputs(),
+        .segment = model_->info().classes.segment,
+        .workspace_bytes =
+            [this](int tokens, int rows, int logit_rows) {
+              return model_->WorkspaceBytes(tokens, rows, logit_rows);
+            },
+        .snapshot_bytes = storage_.store == nullptr
+                              ? 0
+                              : StoredStates::Bytes(SessionBytes(model_->state_layout()))};
     MNEME_ASSIGN_OR_RETURN(const EnginePlan plan, PlanEngine(*backend_, needs, options_));
     capacity_ = plan.capacity;
     MNEME_ASSIGN_OR_RETURN(pool_, StatePool::Create(*backend_, *model_, capacity_.sessions));
@@ -62,6 +87,28 @@ class LoopEngine final : public Engine {
       MNEME_ASSIGN_OR_RETURN(host_states_,
                              HostStates::Create(*backend_, *pool_, options_.host_state_memory_bytes,
                                                 model_->state_layout().max_tokens().value_or(1)));
+    }
+    if (storage_.store != nullptr) {
+      const uint64_t model = ModelIdentity(*model_, tokenizer_.get());
+      const int64_t others = storage_.store->SessionsOfOtherModels(model);
+      if (others > 0) {
+        LOG(WARNING) << others << " stored sessions are of other models than this one, whose "
+                     << "fingerprint is " << absl::StrCat(absl::Hex(model, absl::kZeroPad16))
+                     << ": they stay as they are, and requests for them are refused";
+      }
+      const SlabIdentity identity = {
+          .model = model,
+          .state_format =
+              CombineHashes(HashText(backend_->name()), HashLayout(model_->state_layout()))};
+      MNEME_ASSIGN_OR_RETURN(states_,
+                             StoredStates::Create(*backend_, *model_, *pool_, *storage_.store,
+                                                  *storage_.files, identity, stats_));
+    }
+    if (options_.prefix_cache_memory_bytes > 0) {
+      MNEME_ASSIGN_OR_RETURN(
+          prefix_states_, HostStates::Create(*backend_, *pool_, options_.prefix_cache_memory_bytes,
+                                             model_->state_layout().max_tokens().value_or(1),
+                                             HostStates::kPrefixes));
     }
     RunnerLimits limits = LargestStep(options_);
     if (tokenizer_ != nullptr && !model_->info().classes.exist()) {
@@ -73,22 +120,32 @@ class LoopEngine final : public Engine {
       stats_.routing.Resize(model_->info().layers, model_->info().memories);
       routing_ = std::make_unique<RoutingCounter>(*backend_, stats_.routing);
     }
-    loop_ = std::make_unique<EngineLoop>(EngineParts{.model = *model_,
-                                                     .tokenizer = tokenizer_.get(),
-                                                     .pool = *pool_,
-                                                     .runner = *runner_,
-                                                     .host = host_states_.get(),
-                                                     .routing = routing_.get(),
-                                                     .notifier = notifier_.get(),
-                                                     .stats = stats_,
-                                                     .clock = clock_,
-                                                     .end_tokens = std::move(end_tokens)},
-                                         options_, RandomSeed());
+    session_model_ =
+        SessionModel::Of(model_->info(), backend_->state_format().memory_dtype, tokenizer_.get());
+    max_session_file_bytes_ =
+        LargestSessionFile(model_->state_layout(), MostTokens(model_->info()));
+    loop_ = std::make_unique<EngineLoop>(
+        EngineParts{.model = *model_,
+                    .tokenizer = tokenizer_.get(),
+                    .pool = *pool_,
+                    .runner = *runner_,
+                    .host = host_states_.get(),
+                    .prefixes = prefix_states_.get(),
+                    .store = storage_.store.get(),
+                    .states = states_.get(),
+                    .model_id = ModelIdentity(*model_, tokenizer_.get()),
+                    .routing = routing_.get(),
+                    .notifier = notifier_.get(),
+                    .stats = stats_,
+                    .clock = clock_,
+                    .end_tokens = std::move(end_tokens)},
+        options_, RandomSeed());
     LogFields("capacity")
         .Message(capacity_.ToString())
         .Add("sessions", capacity_.sessions)
         .Add("slab_bytes", capacity_.slab_bytes)
         .Add("host_state_bytes", options_.host_state_memory_bytes)
+        .Add("prefix_cache_bytes", options_.prefix_cache_memory_bytes)
         .Add("rows_per_step", options_.max_rows)
         .Add("tokens_per_step", options_.max_tokens_per_step)
         .Write(LogSeverity::kInfo);
@@ -101,34 +158,78 @@ class LoopEngine final : public Engine {
     return loop_->Submit(std::move(request));
   }
 
-  absl::StatusOr<SessionInfo> CreateSession(SessionKey key, absl::Duration ttl) override {
-    return OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->CreateSession(key, ttl); });
+  absl::StatusOr<SessionInfo> CreateSession(SessionKey key, NewSession options) override {
+    return Durably<absl::StatusOr<SessionInfo>>(
+        [&](EngineLoop::Done done) { return loop_->CreateSession(key, options, std::move(done)); });
   }
   absl::StatusOr<SessionInfo> GetSession(SessionKey key) override {
     return OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->GetSession(key); });
   }
-  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::optional<std::string> owner,
-                                                        std::string name_prefix) override {
-    return OnLoop<absl::StatusOr<std::vector<SessionInfo>>>(
-        [&] { return loop_->ListSessions(owner, name_prefix); });
+  absl::StatusOr<SessionPage> ListSessions(SessionQuery query) override {
+    absl::StatusOr<SessionsHere> here =
+        OnLoop<absl::StatusOr<SessionsHere>>([&] { return loop_->ListSessionsHere(query); });
+    if (!here.ok()) return here.status();
+    return loop_->PageOfSessions(*std::move(here), query);
   }
   absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                           absl::Duration ttl) override {
     const absl::Duration begin = clock_.Monotonic();
-    absl::StatusOr<SessionInfo> forked = OnLoop<absl::StatusOr<SessionInfo>>(
-        [&] { return loop_->ForkSession(source, target, ttl); });
+    absl::StatusOr<SessionInfo> forked =
+        Durably<absl::StatusOr<SessionInfo>>([&](EngineLoop::Done done) {
+          return loop_->ForkSession(source, target, ttl, std::move(done));
+        });
     if (forked.ok()) {
       stats_.fork_seconds.Observe(absl::ToDoubleSeconds(clock_.Monotonic() - begin));
     }
     return forked;
   }
+  absl::StatusOr<SessionInfo> RewindSession(SessionKey key, RewindTarget to) override {
+    return Answered<absl::StatusOr<SessionInfo>>(
+        [&](SessionManager::InfoDone done) { loop_->RewindSession(key, to, std::move(done)); });
+  }
+  absl::StatusOr<SessionInfo> ForkSessionAt(SessionKey source, SessionKey target,
+                                            absl::Duration ttl, RewindTarget at) override {
+    return Answered<absl::StatusOr<SessionInfo>>([&](SessionManager::InfoDone done) {
+      loop_->ForkSessionAt(source, target, ttl, at, std::move(done));
+    });
+  }
+  absl::StatusOr<CheckpointInfo> CreateCheckpoint(SessionKey key, std::string name) override {
+    return Answered<absl::StatusOr<CheckpointInfo>>([&](SessionManager::CheckpointDone done) {
+      loop_->CreateCheckpoint(key, name, std::move(done));
+    });
+  }
+  // The store is read here, and not by the loop.
+  absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(SessionKey key) override {
+    MNEME_RETURN_IF_ERROR(GetSession(key).status());
+    if (storage_.store == nullptr) return NoStore();
+    const auto record = storage_.store->Find(key.owner, key.name);
+    if (!record.has_value()) return std::vector<CheckpointInfo>();
+    MNEME_ASSIGN_OR_RETURN(const std::vector<CheckpointRecord> records,
+                           storage_.store->ReadCheckpoints(record->id));
+    std::vector<CheckpointInfo> infos;
+    for (const CheckpointRecord& one : records) {
+      infos.push_back({.name = one.name,
+                       .position = one.position + (one.has_pending_token ? 1 : 0),
+                       .has_pending_token = one.has_pending_token,
+                       .created = one.created});
+    }
+    return infos;
+  }
+  absl::Status DeleteCheckpoint(SessionKey key, std::string name) override {
+    return Answered<absl::Status>(
+        [&](EngineLoop::Done done) { loop_->DeleteCheckpoint(key, name, std::move(done)); });
+  }
   absl::Status DeleteSession(SessionKey key) override {
-    return OnLoop<absl::Status>([&] { return loop_->DeleteSession(key); });
+    return Durably<absl::Status>(
+        [&](EngineLoop::Done done) { return loop_->DeleteSession(key, std::move(done)); });
   }
   absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
                                                   int64_t end) override {
-    return OnLoop<absl::StatusOr<ForgottenEngrams>>(
-        [&] { return loop_->ForgetSegments(key, first, end); });
+    return Durably<absl::StatusOr<ForgottenEngrams>>(
+        [&](EngineLoop::Done done) {
+          return loop_->ForgetSegments(key, first, end, std::move(done));
+        },
+        &key);
   }
 
   absl::StatusOr<MemoryReport> InspectMemory(SessionKey key, const MemoryQuery& query) override {
@@ -143,7 +244,13 @@ class LoopEngine final : public Engine {
     }
     const EngramGraph::Parts parts = query.parts();
     StateImage image(model_->state_layout(), EngramGraph::Fields(model_->state_layout(), parts));
-    MNEME_RETURN_IF_ERROR(OnLoop<absl::Status>([&] { return loop_->ReadState(key, image); }));
+    MNEME_RETURN_IF_ERROR(Durably<absl::Status>(
+        [&](EngineLoop::Done done) {
+          const absl::Status read = loop_->ReadState(key, image);
+          if (read.ok()) done(read);
+          return read;
+        },
+        &key));
     return ReportMemory(EngramGraph::Read(image.Decode(),
                                           {.tokens = info.segment,
                                            .working = info.working_engrams,
@@ -152,9 +259,42 @@ class LoopEngine final : public Engine {
                         query);
   }
 
+  absl::StatusOr<std::unique_ptr<SessionFileSource>> ExportSession(SessionKey key) override {
+    MNEME_RETURN_IF_ERROR(CheckKind(
+        /*classify=*/false, model_->info().classes.exist() ? &model_->info().classes : nullptr));
+    SessionFacts facts{.model = session_model_};
+    auto state = std::make_unique<StateCopy>(*model_);
+    MNEME_RETURN_IF_ERROR(Durably<absl::Status>(
+        [&](EngineLoop::Done done) {
+          const absl::Status read = loop_->ExportSession(key, facts, *state);
+          if (read.ok()) done(read);
+          return read;
+        },
+        &key));
+    return std::make_unique<SessionFileSource>(std::move(facts), std::move(state));
+  }
+
+  absl::StatusOr<ImportedSession> ImportSession(SessionKey key, absl::Duration ttl,
+                                                std::string file) override {
+    MNEME_RETURN_IF_ERROR(OnLoop<absl::Status>([&] { return loop_->CheckNewSession(key, ttl); }));
+    MNEME_ASSIGN_OR_RETURN(
+        SessionImport import,
+        SessionImport::Read(*model_, session_model_, max_session_file_bytes(), std::move(file)));
+    MNEME_ASSIGN_OR_RETURN(
+        SessionInfo info, Durably<absl::StatusOr<SessionInfo>>([&](EngineLoop::Done done) {
+          return loop_->ImportSession(key, ttl, import.facts, *import.state, std::move(done));
+        }));
+    return ImportedSession{.session = std::move(info),
+                           .file_state_dtype = import.facts.model.state_dtype,
+                           .state_dtype = session_model_.state_dtype,
+                           .rounded_tensors = import.state->rounded_tensors()};
+  }
+  int64_t max_session_file_bytes() const override { return max_session_file_bytes_; }
+
   void Drain(absl::Duration timeout) override {
     loop_->StopAccepting();
-    if (loop_->AwaitIdle(timeout)) return;
+    const absl::Duration until = clock_.Monotonic() + timeout;
+    if (loop_->AwaitIdle(timeout)) return SaveSessions(until);
     const absl::Status ended = OnLoop<absl::Status>([&] {
       loop_->EndAll(WithReason(
           absl::UnavailableError("the server is shutting down and waited for this request in vain"),
@@ -162,6 +302,7 @@ class LoopEngine final : public Engine {
       return absl::OkStatus();
     });
     if (!ended.ok()) LOG(WARNING) << "requests are left at shutdown: " << ended.ToString();
+    SaveSessions(until);
   }
 
   const ModelInfo& model_info() const override { return model_->info(); }
@@ -172,6 +313,8 @@ class LoopEngine final : public Engine {
   std::string backend_description() const override { return backend_->description(); }
   int64_t decode_graph_nodes(int rows) const override { return runner_->graph_nodes(rows); }
   absl::Status health() const override { return loop_->health(); }
+  absl::Status store_health() const override { return loop_->store_health(); }
+  const SessionStore* store() const override { return storage_.store.get(); }
   LoopActivity activity() const override { return loop_->activity(); }
 
  private:
@@ -190,16 +333,82 @@ class LoopEngine final : public Engine {
     return *std::move(result);
   }
 
+  // As OnLoop, of what is done when it calls `done` with its result.
+  template <typename Result, typename Command>
+  Result Answered(Command command) {
+    std::optional<Result> result;
+    absl::Notification done;
+    const bool posted = loop_->Post([&] {
+      command([&](const Result& answer) {
+        result.emplace(answer);
+        done.Notify();
+      });
+    });
+    if (!posted) return QueueFullError("too many commands are waiting");
+    done.WaitForNotification();
+    return *std::move(result);
+  }
+
+  // As OnLoop, of what is durable when it calls `done`: waits for that, where it returns OK.
+  // `with_slab`: when this session has its slab, if it exists.
+  template <typename Result, typename Command>
+  Result Durably(Command command, const SessionKey* with_slab = nullptr) {
+    std::optional<Result> result;
+    absl::Notification returned, settled;
+    absl::Status durable;
+    const auto run = [&](const absl::Status& slab) {
+      if (slab.ok()) {
+        result.emplace(command([&](const absl::Status& status) {
+          durable = status;
+          settled.Notify();
+        }));
+      } else {
+        result.emplace(slab);
+      }
+      returned.Notify();
+    };
+    const bool posted = loop_->Post([&] {
+      if (with_slab == nullptr) return run(absl::OkStatus());
+      loop_->OnSession(*with_slab, run);
+    });
+    if (!posted) return QueueFullError("too many commands are waiting");
+    returned.WaitForNotification();
+    if (!result->ok()) return *std::move(result);
+    settled.WaitForNotification();
+    if (!durable.ok()) return durable;
+    return *std::move(result);
+  }
+
+  // Until nothing is left, or the time has come.
+  void SaveSessions(absl::Duration until) {
+    if (storage_.store == nullptr) return;
+    const auto more = [&] {
+      return OnLoop<absl::StatusOr<bool>>([&] { return loop_->SaveSessions(); }).value_or(false);
+    };
+    while (more()) {
+      if (clock_.Monotonic() >= until) {
+        LOG(WARNING) << "no time is left for snapshots: sessions will be fed more of their logs";
+        return;
+      }
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+  }
+
   // In the order in which they need each other.
+  SessionStorage storage_;
   const std::unique_ptr<Backend> backend_;
   const std::unique_ptr<Model> model_;
   const std::unique_ptr<Tokenizer> tokenizer_;
   EngineOptions options_;
   Clock& clock_;
   CapacityPlan capacity_;
+  SessionModel session_model_;
+  int64_t max_session_file_bytes_ = 0;
   EngineStats stats_;
   std::unique_ptr<StatePool> pool_;
   std::unique_ptr<HostStates> host_states_;
+  std::unique_ptr<HostStates> prefix_states_;
+  std::unique_ptr<StoredStates> states_;
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<StreamNotifier> notifier_;
   std::unique_ptr<RoutingCounter> routing_;
@@ -213,9 +422,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::unique_ptr<Backend> 
                                                        std::unique_ptr<Model> model,
                                                        std::unique_ptr<Tokenizer> tokenizer,
                                                        std::vector<int32_t> end_tokens,
-                                                       const EngineOptions& options, Clock& clock) {
-  auto engine = std::make_unique<LoopEngine>(std::move(backend), std::move(model),
-                                             std::move(tokenizer), options, clock);
+                                                       const EngineOptions& options, Clock& clock,
+                                                       SessionStorage storage) {
+  auto engine =
+      std::make_unique<LoopEngine>(std::move(backend), std::move(model), std::move(tokenizer),
+                                   options, clock, std::move(storage));
   MNEME_RETURN_IF_ERROR(engine->Start(std::move(end_tokens)));
   return engine;
 }

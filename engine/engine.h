@@ -21,10 +21,14 @@
 #include "engine/loop_watch.h"
 #include "engine/request.h"
 #include "engine/request_report.h"
+#include "engine/session_page.h"
+#include "engine/sessions/session_file.h"
 #include "engine/token_stream.h"
 #include "kernels/backend.h"
 #include "models/engrams/engram_views.h"
 #include "models/model.h"
+#include "store/file_system.h"
+#include "store/session_store.h"
 #include "tokenizers/tokenizer.h"
 
 namespace mneme {
@@ -35,6 +39,25 @@ struct EngineOptions {
   // Memory of the host that idle sessions are parked in when others need their slabs; 0: they keep
   // them. All of it is taken at the start.
   int64_t host_state_memory_bytes = 0;
+  // Memory of the host for states behind the beginnings of prompts, which sessions start from whose
+  // prompts begin alike (PrefixCache); 0: none. All of it is taken at the start; the tokens of
+  // prompts take up to a sixteenth of it more.
+  int64_t prefix_cache_memory_bytes = 0;
+  bool prefix_cache_shared = false;    // by all owners, rather than by the requests of one
+  int prefix_cache_least_tokens = 32;  // of a beginning that is kept
+
+  // --- Where there is a store ---
+  Durability durability = Durability::kTurn;  // of sessions whose requests do not say
+  // A session that was fed so many tokens since its last snapshot gets another one when it is idle:
+  // as many, and some more, are fed again when it comes back after a crash. 0: none but those of
+  // sessions that are parked or left at the end.
+  int64_t snapshot_tokens = 4096;
+  // Sessions that nobody used for so long are deleted. default_session_ttl only parks them.
+  absl::Duration session_retention = absl::InfiniteDuration();
+  // Checkpoints of a session, and of all sessions of an owner; 0: no limit.
+  int max_checkpoints = 0;
+  int max_checkpoints_per_owner = 0;
+
   bool graphs = true;  // replay decode steps as graphs where the device can
   // On a device that works on its own, a decode step of the same rows begins before the host has
   // seen the tokens of the one before it, where stop tokens and lengths alone decide who goes on.
@@ -61,6 +84,20 @@ struct EngineOptions {
   std::function<int(const std::string& owner)> owner_session_limit;
 };
 
+struct ImportedSession {
+  SessionInfo session;
+  std::string file_state_dtype;  // of the server that the session comes from
+  std::string state_dtype;
+  // Tensors of the state that lost something, as this server's dtype does not hold their numbers.
+  int rounded_tensors = 0;
+};
+
+// Where sessions are kept when the process ends.
+struct SessionStorage {
+  std::unique_ptr<FileSystem> files;
+  std::unique_ptr<SessionStore> store;
+};
+
 class Engine {
  public:
   // `tokenizer` may be null: then prompts are token ids and events carry no text. `end_tokens` end
@@ -69,7 +106,8 @@ class Engine {
                                                         std::unique_ptr<Model> model,
                                                         std::unique_ptr<Tokenizer> tokenizer,
                                                         std::vector<int32_t> end_tokens,
-                                                        const EngineOptions& options, Clock& clock);
+                                                        const EngineOptions& options, Clock& clock,
+                                                        SessionStorage storage = {});
   virtual ~Engine() = default;
 
   // The fault that Submit would find with the request by itself, for those who submit several
@@ -81,20 +119,48 @@ class Engine {
   virtual absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) = 0;
 
   // Session commands run on the loop between steps; these calls block until they have.
-  // NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION (busy), RESOURCE_EXHAUSTED (no slab free).
-  virtual absl::StatusOr<SessionInfo> CreateSession(SessionKey key, absl::Duration ttl) = 0;
+  // NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION (busy), RESOURCE_EXHAUSTED (no slab free),
+  // DATA_LOSS (SESSION_LOST). With a store, what they changed is durable when they return OK, and
+  // has not happened where they return NOT_DURABLE.
+  virtual absl::StatusOr<SessionInfo> CreateSession(SessionKey key, NewSession options) = 0;
   virtual absl::StatusOr<SessionInfo> GetSession(SessionKey key) = 0;
-  // Without `owner`: those of all owners.
-  virtual absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::optional<std::string> owner,
-                                                                std::string name_prefix) = 0;
+  virtual absl::StatusOr<SessionPage> ListSessions(SessionQuery query) = 0;
   virtual absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                                   absl::Duration ttl) = 0;
+
+  // Where there is a store, sessions go back to where they were (store/rewind_point.h), and begin
+  // as another one was. FAILED_PRECONDITION, too, without a store (NO_STORE), and of a session that
+  // is not durable (NOT_LOGGED); OUT_OF_RANGE where the log does not lead there (POSITION_GONE);
+  // NOT_FOUND of a checkpoint (NO_SUCH_CHECKPOINT). The session is then as it was.
+  virtual absl::StatusOr<SessionInfo> RewindSession(SessionKey key, RewindTarget to) = 0;
+  virtual absl::StatusOr<SessionInfo> ForkSessionAt(SessionKey source, SessionKey target,
+                                                    absl::Duration ttl, RewindTarget at) = 0;
+  // Where the session stands. ALREADY_EXISTS; RESOURCE_EXHAUSTED where there are too many
+  // (CHECKPOINT_LIMIT).
+  virtual absl::StatusOr<CheckpointInfo> CreateCheckpoint(SessionKey key, std::string name) = 0;
+  // By name.
+  virtual absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(SessionKey key) = 0;
+  virtual absl::Status DeleteCheckpoint(SessionKey key, std::string name) = 0;
+
   virtual absl::Status DeleteSession(SessionKey key) = 0;
   // What an idle session's engrams are: as of the time of the call, and without use of the session.
   // The loop copies the fields that the query needs, and no more; the rest is done here.
   // UNIMPLEMENTED of a model that makes none, FAILED_PRECONDITION of one that classifies, as it
   // keeps no sessions; errors of ReportMemory.
   virtual absl::StatusOr<MemoryReport> InspectMemory(SessionKey key, const MemoryQuery& query) = 0;
+  // A file of an idle session (sessions/session_file.h), which may go on meanwhile: the loop copies
+  // its state, and the rest is done by whoever takes the file's bytes, while the engine lives.
+  virtual absl::StatusOr<std::unique_ptr<SessionFileSource>> ExportSession(SessionKey key) = 0;
+  // A new session of such a file. The loop makes sure of the key, checks and conversion are done
+  // here, and only then a slab is taken and written. Errors, in the order in which they are looked
+  // for: those of CreateSession but for want of a slab; RESOURCE_EXHAUSTED of a file of more than
+  // max_session_file_bytes(); those of SessionFile; FAILED_PRECONDITION of one that was fed more
+  // than a session's context has room for, or is another model's; INVALID_ARGUMENT that names the
+  // tensor; RESOURCE_EXHAUSTED where no slab is free.
+  virtual absl::StatusOr<ImportedSession> ImportSession(SessionKey key, absl::Duration ttl,
+                                                        std::string file) = 0;
+  // No file of a session of this model has more bytes.
+  virtual int64_t max_session_file_bytes() const = 0;
   // Deletes the engrams that were made of segments [first, end) of a session, and says what they
   // were. INVALID_ARGUMENT where that is no range; NOT_FOUND, too, where there is nothing to
   // forget; FAILED_PRECONDITION, too, where it reaches the open segment; UNIMPLEMENTED for models
@@ -103,7 +169,7 @@ class Engine {
                                                           int64_t end) = 0;
 
   // Refuses new requests (UNAVAILABLE), waits for running ones up to `timeout`, then cancels the
-  // rest.
+  // rest. With a store, what is left of that time goes to snapshots of all sessions.
   virtual void Drain(absl::Duration timeout) = 0;
 
   virtual const ModelInfo& model_info() const = 0;
@@ -117,6 +183,10 @@ class Engine {
   virtual int64_t decode_graph_nodes(int rows) const = 0;
   // Not OK after a device error: the process should report not serving and exit.
   virtual absl::Status health() const = 0;
+  // The last error of the store's: sessions cannot be changed until it is OK again. OK without one.
+  virtual absl::Status store_health() const = 0;
+  // Null without a store.
+  virtual const SessionStore* store() const = 0;
   // The engine's thread, and what it is doing at this moment.
   virtual LoopActivity activity() const = 0;
 };

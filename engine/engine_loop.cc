@@ -7,12 +7,35 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/timed_wait.h"
+#include "engine/replay.h"
 #include "engine/status_payload.h"
+#include "models/state_bytes.h"
+#include "models/weight_scan.h"
 
 namespace mneme {
 namespace {
 
+// Whose bits a digest of a state is of: those of other arithmetic differ. 0: nobody's.
+uint64_t ArithmeticOf(const Backend& backend) {
+  // Without the number of threads, on which nothing depends.
+  const std::string device = backend.description();
+  return HashText(
+      absl::StrCat(device.substr(0, device.find(',')), " ", Name(backend.compute_dtype())));
+}
+
 constexpr int kMailboxSlack = 1024;  // commands besides requests
+
+std::unique_ptr<PrefixCache> MakePrefixCache(const EngineParts& parts, const EngineOptions& options,
+                                             std::function<void()> wake) {
+  if (parts.prefixes == nullptr) return nullptr;
+  // A sixteenth of the states' memory, so that short prompts do not take more for their tokens.
+  constexpr int64_t kLeastTreeBytes = int64_t{1} << 20;
+  const int64_t bytes = parts.prefixes->pages() * parts.prefixes->page_bytes();
+  return std::make_unique<PrefixCache>(
+      parts.pool, *parts.prefixes, parts.stats, std::move(wake),
+      PrefixCache::Options{.least_tokens = options.prefix_cache_least_tokens,
+                           .max_tree_bytes = std::max(kLeastTreeBytes, bytes / 16)});
+}
 
 absl::Status ShuttingDown() {
   return WithReason(absl::UnavailableError("the server is shutting down"), kReasonDraining);
@@ -31,6 +54,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
            .max_prompt_tokens = options.max_prompt_tokens,
            .has_surprise = !parts_.model.info().trained.empty(),
            .has_engrams = parts_.model.info().segment > 0,
+           .stores_sessions = parts_.store != nullptr,
            .classes = parts_.model.info().classes.exist() ? &parts_.model.info().classes : nullptr,
            .end_tokens = parts_.end_tokens}),
       seed_(seed),
@@ -44,12 +68,32 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                  .runs_ahead = options.async_scheduling,
                  .traces = options.trace_steps}),
       surprise_(parts_.model.info(), parts_.stats.training),
+      log_(parts_.store == nullptr
+               ? nullptr
+               : std::make_unique<SessionLog>(
+                     *parts_.store, parts_.clock, parts_.stats,
+                     SessionLog::Options{.tokenizer = parts_.tokenizer,
+                                         .model = parts_.model_id,
+                                         .arithmetic = ArithmeticOf(parts_.pool.backend()),
+                                         .durability = options.durability,
+                                         .digest = Digest(),
+                                         .states = parts_.states},
+                     [this] { mailbox_.Wake(); })),
       sessions_(parts_.pool, parts_.clock, parts_.stats,
                 {.default_ttl = options.default_session_ttl,
                  .history_tokens = options.history_tokens,
                  .owner_limit = options.owner_session_limit,
                  .host = parts_.host,
-                 .wake = [this] { mailbox_.Wake(); }}),
+                 .log = log_.get(),
+                 .states = parts_.states,
+                 .snapshot_tokens = options.snapshot_tokens,
+                 .retention = options.session_retention,
+                 .max_checkpoints = options.max_checkpoints,
+                 .max_checkpoints_per_owner = options.max_checkpoints_per_owner,
+                 .wake = [this] { mailbox_.Wake(); },
+                 .on_rewound = [this](int64_t id,
+                                      int64_t position) { keys_.ForgetBeyond(id, position); }}),
+      prefixes_(MakePrefixCache(parts_, options, [this] { mailbox_.Wake(); })),
       queue_(sessions_, parts_.tokenizer, parts_.stats,
              {.max_rows = options.max_rows,
               .max_queued = options.max_queued_requests,
@@ -60,6 +104,14 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
       outbox_(keys_, parts_.notifier),
       throughput_(parts_.stats, Now()) {
   parts_.stats.engrams.exist = parts_.model.info().segment > 0;
+  if (parts_.states != nullptr) parts_.states->SetWake([this] { mailbox_.Wake(); });
+}
+
+std::function<uint64_t(const Session&)> EngineLoop::Digest() const {
+  if (parts_.pool.backend().asynchronous()) return nullptr;  // its memory is not the host's
+  return [this](const Session& session) {
+    return DigestState(parts_.model.state_layout(), SlabOf(session), session.fed_tokens);
+  };
 }
 
 EngineLoop::~EngineLoop() {
@@ -68,6 +120,13 @@ EngineLoop::~EngineLoop() {
   if (pipeline_.in_flight()) CommitStep();
   for (Command& command : mailbox_.Drain(absl::ZeroDuration())) Take(std::move(command));
   EndAll(ShuttingDown());
+  if (prefixes_ != nullptr) FinishKept(/*wait=*/true);
+  while (log_ != nullptr && log_->pending() > 0) {
+    log_->Await();
+    sessions_.Settle();
+  }
+  Sweep();
+  if (parts_.states != nullptr) parts_.states->SetWake(nullptr);
 }
 
 // One turn, which takes the tokens of one step. The loop thread alone owns sessions, slabs and the
@@ -105,13 +164,21 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
 void EngineLoop::Admit(absl::Duration max_wait) {
   std::vector<Command> commands = mailbox_.Drain(std::min(max_wait, IdleTimeout()));
   phases_.BeginTurn(StepPhase::kPlan, pipeline_.steps());
+  TakeAgain();
   for (Command& command : commands) Take(std::move(command));
   if (running_.empty()) throughput_.Restart(Now());
-  sessions_.parking().Settle();
+  sessions_.Settle();
+  if (prefixes_ != nullptr) {
+    prefixes_->Settle();
+    FinishKept(/*wait=*/false);
+  }
+  BeginReplays();
   CancelAndExpire();  // before what they ask for costs time
   queue_.AdmitInto(
       running_, [this](Generation& g) { Begin(g); },
       [this](Generation& g, const absl::Status& refusal) { End(g, refusal); });
+  FinishLoads();
+  if (prefixes_ != nullptr) StartPrefixes();
 }
 
 // Chooses the rows of the next step among those that could run.
@@ -123,6 +190,11 @@ void EngineLoop::Plan() {
     if (generation->stream->full()) {
       ++paused;  // its reader is slow, and waits for itself only
       continue;
+    }
+    if (generation->load != nullptr) continue;
+    if (generation->prefix != nullptr) {
+      if (!generation->prefix->can_run()) continue;
+      FindCut(*generation);
     }
     for (Choice& choice : generation->choices) {
       if (choice.session == nullptr || choice.finish != FinishReason::kNone) continue;
@@ -147,10 +219,11 @@ void EngineLoop::Launch() {
 // Whether the step after the one in flight is known but for its tokens: the same rows, each feeding
 // what it draws now, or none, if that is a stop token. No, if anything wants the loop between two
 // steps by now: a command, a cancellation, a reader that made room (they wake the mailbox), a
-// deadline, a session that expires. A request that waits for a row or a slab does not: that comes
-// by an end.
+// deadline, a session that expires, a prompt that waits for another one, which may be paused by
+// now. A request that waits for a row or a slab does not: that comes by an end.
 bool EngineLoop::CanRunAhead() const {
   if (!pipeline_.CanLaunchNext() || mailbox_.ready() || NextExpiry() <= Now()) return false;
+  if (prefixes_ != nullptr && prefixes_->anyone_waits()) return false;
   return std::all_of(rows_.begin(), rows_.end(), [](const Row& row) {
     if (row.generation == nullptr) return false;
     const Generation& g = *row.generation;
@@ -183,9 +256,9 @@ absl::Duration EngineLoop::IdleTimeout() const {
   return next == absl::InfiniteDuration() ? next : std::max(next - Now(), absl::ZeroDuration());
 }
 
-// When the next session or request expires.
+// When the next session or request expires, or old sessions are to be looked for.
 absl::Duration EngineLoop::NextExpiry() const {
-  absl::Duration next = sessions_.NextExpiry();
+  absl::Duration next = sessions_.NextUpkeep();
   ForEachRequest([&](const Generation& g) { next = std::min(next, g.deadline); });
   return next;
 }
@@ -228,7 +301,7 @@ void EngineLoop::CancelAndExpire() {
       End(g, absl::DeadlineExceededError(
                  g.is_admitted() ? "the deadline passed while the request was running"
                                  : "the deadline passed while the request was waiting"));
-    } else if (g.stream->cancelled()) {
+    } else if (IsUnwanted(g)) {
       End(g, absl::CancelledError("the request was cancelled"));
     }
   });
@@ -237,6 +310,7 @@ void EngineLoop::CancelAndExpire() {
 // All that the next step does not depend on.
 void EngineLoop::Deliver() {
   for (const auto& generation : running_) DeliverTokens(*generation);
+  HandOn();
   Sweep();
 }
 
@@ -244,7 +318,13 @@ void EngineLoop::Deliver() {
 // everything that can be asked for: sessions, records, counters and gauges.
 void EngineLoop::Sweep() {
   queue_.DropEnded();
+  for (auto& generation : running_) {
+    if (generation->is_held()) logging_.push_back(std::move(generation));
+  }
+  std::erase(running_, nullptr);
+  std::erase_if(logging_, [](const auto& g) { return !g->is_held(); });
   std::erase_if(running_, [](const auto& generation) { return generation->ended; });
+  std::erase_if(attached_, [](const auto& generation) { return generation->ended; });
   PublishStats();
   if (const int ended = outbox_.kept(); ended > 0) {
     outbox_.SendLast();
@@ -263,6 +343,7 @@ void EngineLoop::PublishStats() {
   }
   parts_.stats.requests_queued.Set(queue_.queued());
   sessions_.PublishGauges();
+  if (prefixes_ != nullptr) prefixes_->PublishGauges();
   throughput_.WriteIfDue(Now());
 }
 
@@ -285,7 +366,7 @@ absl::StatusOr<std::shared_ptr<TokenStream>> EngineLoop::Submit(Request request)
   const absl::Duration now = Now();
   Command command;
   command.submitted = std::make_unique<Generation>(std::move(request), stream, now);
-  command.submitted->deadline = command.submitted->request.deadline;
+  if (!detached) command.submitted->deadline = command.submitted->request.deadline;
   {
     absl::MutexLock lock(&mu_);
     if (!failure_.ok()) {
@@ -332,26 +413,52 @@ bool EngineLoop::AwaitIdle(absl::Duration timeout) {
   return AwaitFor(mu_, absl::Condition(&idle), timeout);
 }
 
-absl::StatusOr<SessionInfo> EngineLoop::CreateSession(const SessionKey& key, absl::Duration ttl) {
+absl::StatusOr<SessionInfo> EngineLoop::CreateSession(const SessionKey& key,
+                                                      const NewSession& options, Done done) {
   MNEME_RETURN_IF_ERROR(CheckKind(/*classify=*/false, bounds_.classes));
-  return sessions_.Create(key, ttl, queue_.slabs_awaited());
+  MNEME_RETURN_IF_ERROR(CheckDurability(options.durability, bounds_.stores_sessions));
+  return sessions_.Create(key, options, queue_.slabs_awaited(), std::move(done));
 }
 
-absl::StatusOr<SessionInfo> EngineLoop::GetSession(const SessionKey& key) const {
+absl::StatusOr<SessionInfo> EngineLoop::GetSession(const SessionKey& key) {
   return sessions_.Get(key);
 }
 
-std::vector<SessionInfo> EngineLoop::ListSessions(const std::optional<std::string>& owner,
-                                                  const std::string& name_prefix) const {
-  return sessions_.List(owner, name_prefix);
+SessionsHere EngineLoop::ListSessionsHere(const SessionQuery& query) const {
+  return sessions_.ListHere(query.owner, query.name_prefix);
+}
+
+SessionPage EngineLoop::PageOfSessions(SessionsHere here, const SessionQuery& query) const {
+  if (log_ == nullptr) return PageOf(std::move(here.sessions), query);
+  return PageWithStored(std::move(here), log_->store(), query,
+                        [this](const SessionRecord& record) { return sessions_.Describe(record); });
 }
 
 absl::StatusOr<SessionInfo> EngineLoop::ForkSession(const SessionKey& source,
-                                                    const SessionKey& target, absl::Duration ttl) {
-  return sessions_.Fork(source, target, ttl, queue_.slabs_awaited());
+                                                    const SessionKey& target, absl::Duration ttl,
+                                                    Done done) {
+  return sessions_.Fork(source, target, ttl, queue_.slabs_awaited(), std::move(done));
 }
 
-absl::Status EngineLoop::DeleteSession(const SessionKey& key) { return sessions_.Delete(key); }
+absl::Status EngineLoop::DeleteSession(const SessionKey& key, Done done) {
+  return sessions_.Delete(key, std::move(done));
+}
+
+bool EngineLoop::SaveSessions() {
+  const bool left = sessions_.SnapshotAll();
+  return left || store_is_busy();
+}
+
+bool EngineLoop::store_is_busy() const {
+  if (log_ == nullptr) return false;
+  bool busy = log_->pending() > 0 || sessions_.parking().store_is_busy();
+  ForEachRequest([&](const Generation& g) { busy |= g.is_searching() || g.load != nullptr; });
+  return busy;
+}
+
+absl::Status EngineLoop::store_health() const {
+  return log_ == nullptr ? absl::OkStatus() : log_->health();
+}
 
 absl::Status EngineLoop::ReadState(const SessionKey& key, StateImage& image) {
   return sessions_.ReadState(key, image);
@@ -361,11 +468,18 @@ absl::Status EngineLoop::CheckIntegrity() const {
   std::vector<int> held;  // slots
   int claims = 0;
   ForEachRequest([&](const Generation& g) { claims += g.claims_session ? 1 : 0; });
-  for (const auto& generation : running_) {
-    for (const Choice& choice : generation->choices) {
+  const auto hold = [&](const Generation& g) {
+    for (const Choice& choice : g.choices) {
       if (choice.ephemeral == nullptr || choice.ephemeral->slot < 0) continue;
       held.push_back(choice.ephemeral->slot);
     }
+  };
+  for (const auto& generation : logging_) {
+    claims += generation->claims_session ? 1 : 0;
+    hold(*generation);
+  }
+  for (const auto& generation : running_) {
+    hold(*generation);
     held.insert(held.end(), generation->reserved_slots.begin(), generation->reserved_slots.end());
     if (generation->named() && !generation->claims_session && !generation->ended) {
       return absl::InternalError("a running request does not claim its session");

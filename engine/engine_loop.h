@@ -2,8 +2,15 @@
 //
 //   engine_loop.cc  one turn, and the doors for other threads
 //   begin.cc        from a submitted request to its first row
+//   shared_prefixes.cc  where that begins with what others were fed, and what it leaves for others
+//   edits.cc        sessions that go back to where a conversation was edited
+//   attached.cc     requests that are another one's repetition, and hear what that one says
 //   commit.cc       from a step's result to events and ended requests
 //   memory.cc       engrams of sessions
+//   transfer.cc     sessions that are written to files, and come from them
+//   durable_turns.cc  what the log is told before a request ends, and the answers that it keeps
+//   rewind.cc       sessions that go back to where they were
+//   replay.cc       sessions that come from the store, and what waits for them
 #pragma once
 
 #include <atomic>
@@ -12,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +41,8 @@
 #include "engine/request.h"
 #include "engine/request_check.h"
 #include "engine/routing_counter.h"
+#include "engine/sessions/prefix_cache.h"
+#include "engine/sessions/session_file.h"
 #include "engine/sessions/session_manager.h"
 #include "engine/state_pool.h"
 #include "engine/step_pipeline.h"
@@ -52,7 +62,11 @@ struct EngineParts {
   const Tokenizer* tokenizer;  // null: events carry no text
   StatePool& pool;
   ModelRunner& runner;
-  HostStates* host = nullptr;         // null: no session is parked
+  HostStates* host = nullptr;         // null: no session is parked with the host
+  HostStates* prefixes = nullptr;     // null: no beginnings of prompts are kept
+  SessionStore* store = nullptr;      // null: sessions end with the loop
+  StoredStates* states = nullptr;     // of the store's; null as well
+  uint64_t model_id = 0;              // SessionRecord::model
   RoutingCounter* routing = nullptr;  // null: the model has no router, or nobody counts
   StreamNotifier* notifier;           // null: callbacks run on the loop's thread
   EngineStats& stats;
@@ -97,17 +111,46 @@ class EngineLoop {
   // One turn. Waits up to `max_wait` while there is nothing to do.
   void RunOnce(absl::Duration max_wait = absl::InfiniteDuration());
 
-  absl::StatusOr<SessionInfo> CreateSession(const SessionKey& key, absl::Duration ttl);
-  absl::StatusOr<SessionInfo> GetSession(const SessionKey& key) const;
-  std::vector<SessionInfo> ListSessions(const std::optional<std::string>& owner,
-                                        const std::string& name_prefix) const;
+  // Where these return OK, `done` is called with what became of the change: OK when it is durable,
+  // which it is at once without a store.
+  using Done = SessionManager::Done;
+  absl::StatusOr<SessionInfo> CreateSession(const SessionKey& key, const NewSession& options,
+                                            Done done = SessionLog::IgnoreStatus);
+  absl::StatusOr<SessionInfo> GetSession(const SessionKey& key);
+  SessionsHere ListSessionsHere(const SessionQuery& query) const;
+  // The page, by any thread: there may be many in the store.
+  SessionPage PageOfSessions(SessionsHere here, const SessionQuery& query) const;
   absl::StatusOr<SessionInfo> ForkSession(const SessionKey& source, const SessionKey& target,
-                                          absl::Duration ttl);
-  absl::Status DeleteSession(const SessionKey& key);
+                                          absl::Duration ttl, Done done = SessionLog::IgnoreStatus);
+  absl::Status DeleteSession(const SessionKey& key, Done done = SessionLog::IgnoreStatus);
+  // Of these, `done` is called once, maybe at once, with the answer or an error, as Engine says.
+  void RewindSession(const SessionKey& key, const RewindTarget& to, SessionManager::InfoDone done);
+  void ForkSessionAt(const SessionKey& source, const SessionKey& target, absl::Duration ttl,
+                     const RewindTarget& at, SessionManager::InfoDone done);
+  void CreateCheckpoint(const SessionKey& key, const std::string& name,
+                        SessionManager::CheckpointDone done);
+  void DeleteCheckpoint(const SessionKey& key, const std::string& name, Done done);
   // Copies an idle session's fields.
   absl::Status ReadState(const SessionKey& key, StateImage& image);
-  absl::StatusOr<ForgottenEngrams> ForgetSegments(const SessionKey& key, int64_t first,
-                                                  int64_t end);
+  // Copies all of an idle session. `facts` but for those of the model.
+  absl::Status ExportSession(const SessionKey& key, SessionFacts& facts, StateCopy& state);
+  absl::Status CheckNewSession(const SessionKey& key, absl::Duration ttl);
+  // Of a file that SessionImport::Read found to be in order.
+  absl::StatusOr<SessionInfo> ImportSession(const SessionKey& key, absl::Duration ttl,
+                                            const SessionFacts& facts, StateCopy& state,
+                                            Done done = SessionLog::IgnoreStatus);
+  absl::StatusOr<ForgottenEngrams> ForgetSegments(const SessionKey& key, int64_t first, int64_t end,
+                                                  Done done = SessionLog::IgnoreStatus);
+  // Runs `work`, which may ask for the slab of that session: at once, or when it has come from the
+  // store. Not OK: it did not come.
+  void OnSession(const SessionKey& key, std::function<void(const absl::Status&)> work);
+  // Writes snapshots of idle sessions. False: there is nothing left to be written, and nothing on
+  // its way.
+  bool SaveSessions();
+  // The last error of the store's; OK where all is well, and without a store.
+  absl::Status store_health() const;
+  // Whether anything is on its way to the store or from there.
+  bool store_is_busy() const;
 
   // Ends all requests.
   void EndAll(const absl::Status& why);
@@ -137,15 +180,53 @@ class EngineLoop {
   void Deliver();
   void Sweep();
   void PublishStats();
+  std::function<uint64_t(const Session&)> Digest() const;
   void PublishWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // begin.cc
   void Take(Command command);
+  void TakeIn(Generation& generation);
   bool AnswerFromRecord(Generation& generation);
   void Begin(Generation& generation);
+  void AnswerFrom(Generation& generation, const KeyRecord& known);
+  Session* BeginSession(Generation& generation);
   void BeginFirstChoice(Generation& generation, Session* session);
   void SendStart(Generation& generation);
   void Fork(Generation& generation);
+
+  // shared_prefixes.cc
+  void BeginPrefix(Generation& generation);
+  // Whose prompts share states, before a NUL: an owner's name has none.
+  std::string PrefixOwner(const SessionKey& key) const {
+    return options_.prefix_cache_shared ? "" : key.owner;
+  }
+  void StartPrefixes();
+  void TakeOver(Generation& generation, const PrefixCache::Beginning& beginning);
+  void EndPrefix(Generation& generation);
+  void AdvancePrefix(Generation& generation);
+  void FindCut(Generation& generation) const;
+  void KeepEnd(Generation& generation);
+  void FinishWhenKept(Generation& generation, TokenEvent last);
+  void FinishKept(bool wait);
+
+  // edits.cc
+  void SearchCut(Generation& generation);
+  void BeginEdit(Generation& generation, Session& session);
+  bool TakeCut(Generation& generation) const;
+  bool Recut(Prompt& prompt, std::span<const int32_t> fed, int64_t replaced) const;
+  void KeepCut(Generation& generation, const Session& session) const;
+  bool BeginLoad(Generation& generation);
+  void FinishLoads();
+  void StandAt(Generation& generation, const StoredState& read);
+  void EndLoad(Generation& generation);
+
+  // attached.cc
+  bool Attach(Generation& generation, KeyRecord& record);
+  void HandOn();
+  bool IsUnwanted(Generation& generation);
+  void LeaveRecord(Generation& generation);
+  void DismissAttached(KeyRecord& record, const absl::Status& forgotten);
+  void TakeAgain();
 
   // commit.cc
   void CommitStep();
@@ -161,7 +242,8 @@ class EngineLoop {
   void FailSpoilt(Generation& generation, const absl::Status& failure);
   void EndWithNothingLeft(Generation& generation, const Choice& choice);
   void FailRows(const StepPlan& plan, const absl::Status& error);
-  void End(Generation& generation, const absl::Status& status, TokenEvent last = {});
+  void End(Generation& generation, const absl::Status& why, TokenEvent last = {});
+  void Finish(Generation& generation, TokenEvent last);
   void FinishChoices(Generation& generation, const absl::Status& status, TokenEvent& last);
   void ReleaseChoice(Generation& generation, Choice& choice);
   void ReleaseSessions(Generation& generation, const absl::Status& status);
@@ -169,7 +251,31 @@ class EngineLoop {
   void MarkEnded(Generation& generation, TokenEvent last);
   void Tell(const Generation& generation, const TokenEvent& last) const;
 
+  // durable_turns.cc
+  bool KeepsOldState(const Session& session) const;
+  static bool IsUnborn(const Generation& g, const absl::Status& status);
+  bool GoesBack(const Generation& g, const absl::Status& status) const;
+  absl::Status WithWhatIsLeft(const Generation& g, const absl::Status& why) const;
+  bool MustLog(const Generation& g, const absl::Status& status) const;
+  void LogTurn(Generation& g, TokenEvent last);
+  void TurnLogged(Generation& g, const absl::Status& status);
+  std::optional<RequestRecord> RecordOf(Generation& g, const TokenEvent& last);
+  KeyRecord* FindStoredRecord(const Request& request);
+
+  // replay.cc
+  void BeginReplays();
+  void FeedNext(Generation& g);
+  void CommitReplay(Generation& g, int64_t fed);
+  void EndReplay(Generation& g, const absl::Status& status);
+  absl::Status CheckReplayed(const SessionReplay& replay) const;
+  absl::Status ForgetAgain(const Session& session, const RangeForgotten& range);
+  void RunErrand(Generation& g);
+  void EndErrand(Generation& g, const absl::Status& status);
+
   // memory.cc
+  void ForgetBeside(const Session& session, int64_t position);
+  std::vector<int32_t> LoggedTokens(const Session& session) const;
+  absl::StatusOr<ForgottenEngrams> ForgetIn(const Session& session, int64_t first, int64_t end);
   void CountCrossings(Generation& generation, Choice& choice);
   void BeginMemoryUse(Generation& generation);
   void EndMemoryUse(Generation& generation);
@@ -177,11 +283,12 @@ class EngineLoop {
     return parts_.pool.slabs() + session.slot * parts_.pool.slab_bytes();
   }
 
-  // visit(Generation&), those that wait first.
+  // visit(Generation&), those that wait first, and those that are attached last.
   template <typename Visitor>
   void ForEachRequest(Visitor visit) const {
     for (const auto& generation : queue_.waiting()) visit(*generation);
     for (const auto& generation : running_) visit(*generation);
+    for (const auto& generation : attached_) visit(*generation);
   }
   absl::Duration Now() const { return parts_.clock.Monotonic(); }
 
@@ -201,10 +308,15 @@ class EngineLoop {
   // Below: loop thread only.
   StepPipeline pipeline_;
   SurpriseCounter surprise_;
+  std::unique_ptr<SessionLog> log_;  // null without a store
   SessionManager sessions_;
+  std::unique_ptr<PrefixCache> prefixes_;  // null: there is none; outlives all generations
   AdmissionQueue queue_;
   IdempotencyTable keys_;
   std::vector<std::unique_ptr<Generation>> running_;
+  // Have ended, but for the log, or for a copy of their state.
+  std::vector<std::unique_ptr<Generation>> logging_;
+  std::vector<std::unique_ptr<Generation>> attached_;
   Outbox outbox_;
   ThroughputLog throughput_;
 

@@ -20,6 +20,10 @@ absl::Status CheckOptions(const EngineOptions& options) {
   MNEME_RETURN_IF_ERROR(at_least("state_memory_bytes", options.state_memory_bytes, 0));
   MNEME_RETURN_IF_ERROR(at_least("max_sessions", options.max_sessions, 0));
   MNEME_RETURN_IF_ERROR(at_least("host_state_memory_bytes", options.host_state_memory_bytes, 0));
+  MNEME_RETURN_IF_ERROR(
+      at_least("prefix_cache_memory_bytes", options.prefix_cache_memory_bytes, 0));
+  MNEME_RETURN_IF_ERROR(
+      at_least("prefix_cache_least_tokens", options.prefix_cache_least_tokens, 1));
   MNEME_RETURN_IF_ERROR(at_least("max_rows", options.max_rows, 1));
   MNEME_RETURN_IF_ERROR(at_least("max_tokens_per_step", options.max_tokens_per_step, 1));
   MNEME_RETURN_IF_ERROR(at_least("max_logit_rows_per_step", options.max_logit_rows_per_step, 1));
@@ -60,6 +64,18 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
         "host_state_memory_bytes is ", host, ", expected 0 or at least ", 2 * model.slab_bytes,
         " (two states of this model: one is room for those that change places)"));
   }
+  if (const int64_t prefixes = options.prefix_cache_memory_bytes; prefixes > 0) {
+    if (model.segment > 0) {
+      return absl::InvalidArgumentError(
+          "prefix_cache_memory_bytes is set, expected 0: a model that classifies has no prompts "
+          "that sessions begin with");
+    }
+    if (prefixes < model.slab_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("prefix_cache_memory_bytes is ", prefixes,
+                                                     ", expected 0 or at least ", model.slab_bytes,
+                                                     " (a state of this model)"));
+    }
+  }
   options.max_rows = std::min(options.max_rows, options.max_tokens_per_step);
   // Texts that are classified have sessions while they run, and no longer.
   if (model.segment > 0 && (options.max_sessions == 0 || options.max_sessions > options.max_rows)) {
@@ -75,7 +91,9 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
       RunnerBytes(most, model.workspace_bytes(most.tokens, most.rows, most.logit_rows),
                   model.outputs, backend.activation_dtype());
   MNEME_ASSIGN_OR_RETURN(plan.available_bytes, backend.AvailableBytes());
-  const int64_t left = plan.available_bytes - model.unread_bytes - plan.runner_bytes;
+  // A device that works on its own has memory of its own.
+  const int64_t shared_bytes = backend.asynchronous() ? 0 : model.snapshot_bytes;
+  const int64_t left = plan.available_bytes - model.unread_bytes - plan.runner_bytes - shared_bytes;
   absl::StatusOr<CapacityPlan> capacity =
       PlanCapacity(model.slab_bytes, left, backend.ReserveBytes(left), options);
   if (absl::IsResourceExhausted(capacity.status()) && model.growing_bytes > 0) {

@@ -19,7 +19,8 @@ struct ModelNeeds {
   int outputs = 0;            // columns of the logits
   int segment = 0;            // tokens that no step cuts (Classes); 0: any
   std::function<int64_t(int tokens, int rows, int logit_rows)> workspace_bytes;  // as of Model
-  int64_t unread_bytes = 0;  // of weights that are not in memory yet
+  int64_t unread_bytes = 0;    // of weights that are not in memory yet
+  int64_t snapshot_bytes = 0;  // of the host's memory, for snapshots on their way to files
 };
 
 struct EnginePlan {

@@ -29,10 +29,12 @@ absl::string_view StepPhaseName(StepPhase phase);  // "idle", "plan", ...
 enum class ResumeOutcome {
   kHot,      // on the device, with tokens
   kParked,   // in memory of the host, with tokens
+  kStored,   // in the store, with tokens
   kCold,     // there was none, or an empty one
   kRefused,  // there was one, and the request could not go on with it, or it was to be there
+  kRewound,  // it went back to where the conversation sent parts from what it had been fed
 };
-inline constexpr int kResumeOutcomes = 4;
+inline constexpr int kResumeOutcomes = 6;
 
 // Why a named session is no more.
 enum class SessionEnd {
@@ -134,6 +136,20 @@ struct EngramStats {
   Histogram step_seconds{StepBounds()};
 };
 
+// New sessions that begin with what others were fed (PrefixCache).
+struct PrefixStats {
+  Counter hits, misses;    // prompts that began behind a prefix, or with nothing
+  Counter waits;           // for a prefix that another prompt was just being fed
+  Counter loads;           // of states from the host to a slab; whoever waits has a copy of that
+  Counter queried_tokens;  // of those prompts
+  Counter hit_tokens;      // Usage::cached_tokens
+  Counter answer_hits;     // of `hits`: behind an answer
+  Counter snapshots;       // taken
+  Counter evictions;       // of them, forgotten
+  Gauge bytes_used;        // memory of the host that snapshots take
+  Gauge bytes_total;
+};
+
 struct EngineStats {
   // Where vLLM has a metric of the same meaning its bounds are among these, so that dashboards fit.
   // Smaller ones are for what takes less time here: nobody queues for a slot that is free, and a
@@ -189,6 +205,7 @@ struct EngineStats {
   RoutingCounts routing;    // empty for models without a router; see RoutingCounter
   TrainingStats training;   // empty for models whose memories are not trained
   EngramStats engrams;
+  PrefixStats prefix;
 
   // Requests.
   Histogram queue_seconds{WaitBounds()};              // submitted -> running
@@ -209,7 +226,7 @@ struct EngineStats {
   std::array<Counter, 6> finished;                   // admitted requests by FinishReason
   // Requests that were never admitted, by absl::StatusCode and by RejectReasons(). Reject() counts.
   std::array<Counter, 17> rejected;
-  std::array<Counter, 16> rejected_reason;
+  std::array<Counter, 20> rejected_reason;
   Counter replayed;  // answered from the record of an idempotency key
 
   // Sessions.
@@ -222,6 +239,18 @@ struct EngineStats {
   // States on their way to memory of the host and back, begun -> there.
   Histogram park_seconds{CommandBounds()};
   Histogram fetch_seconds{CommandBounds()};
+  // The store. Turns and changes of sessions: told -> durable.
+  Histogram store_seconds{CommandBounds()};
+  Counter store_failures;  // of those
+  Counter snapshots;       // written
+  Counter snapshot_failures;
+  Counter rewinds;      // of sessions
+  Counter checkpoints;  // made
+  Counter snapshot_bytes;
+  Histogram snapshot_seconds{CommandBounds()};  // begun to be written -> durable
+  Histogram load_seconds{CommandBounds()};      // asked for -> in its slab, and fed its log
+  Counter replayed_tokens;                      // of logs
+  Gauge snapshot_lag_tokens;                    // fed to sessions since their newest snapshots
 
   // Now.
   Gauge requests_running;  // get rows in steps
@@ -233,6 +262,7 @@ struct EngineStats {
   Gauge slabs_total;
   Gauge sessions;         // named ones
   Gauge sessions_parked;  // of those
+  Gauge sessions_stored;  // that the store alone has, lost ones, too: beside those of `sessions`
   Gauge host_bytes_used;  // memory of the host for those that are parked
   Gauge host_bytes_total;
 

@@ -5,11 +5,15 @@
 
 #include "absl/strings/str_format.h"
 #include "base/utf8.h"
+#include "engine/edits.h"
+#include "engine/replay.h"
 
 namespace mneme {
 
 Generation::Generation(Request accepted, std::shared_ptr<TokenStream> events, absl::Duration now)
     : stream(std::move(events)), submitted(now), request(std::move(accepted)) {}
+
+Generation::~Generation() = default;
 
 namespace {
 
@@ -32,14 +36,26 @@ int64_t TokensToFeed(const Request& request, const Session* session, const Token
   return prompt + (pending ? 1 : 0);
 }
 
+ConversationDigest OpeningOf(const Prompt& prompt, const Tokenizer* tokenizer) {
+  ConversationDigest opening;
+  const int64_t first = prompt.message_ends.empty() ? 0 : prompt.message_ends[0];
+  const auto end =
+      std::min<size_t>(prompt.opening_end > 0 ? prompt.opening_end : first, prompt.at_start.size());
+  for (size_t i = 0; i < end; ++i) opening.Add(tokenizer, prompt.at_start[i]);
+  return opening;
+}
+
 void BeginFeed(Generation& g, Session* session, const Tokenizer* tokenizer) {
   const int64_t position = session == nullptr ? 0 : session->position();
   if (session != nullptr && SupersedesPending(g.request, *session, tokenizer)) {
     session->history.PopLast();
     session->pending_token.reset();
+    g.turn.dropped_pending = true;
   }
+  if (position == 0 && g.opening.bytes == 0) g.opening = OpeningOf(g.request.prompt, tokenizer);
   const std::vector<int32_t>& prompt = g.request.prompt.At(position);
   g.usage.resumed_tokens = session == nullptr ? 0 : session->fed_tokens;
+  g.usage.replayed_tokens = session == nullptr ? 0 : std::max<int64_t>(0, session->replayed);
   if (session != nullptr && session->pending_token.has_value()) {
     g.feeds_pending = true;
     g.shown_prompt = 1;
@@ -47,7 +63,11 @@ void BeginFeed(Generation& g, Session* session, const Tokenizer* tokenizer) {
   }
   g.feed.insert(g.feed.end(), prompt.begin(), prompt.end());
   g.usage.prompt_tokens = g.feed_tokens();
-  g.request.prompt = {};
+  // Those of the other reading are not this one's.
+  if (position == 0 || g.request.whole_history) {
+    g.message_ends = std::move(g.request.prompt.message_ends);
+  }
+  g.request.prompt = {.source = g.request.prompt.source};
 }
 
 void BeginText(Generation& g, const Classes& classes) {
@@ -93,7 +113,8 @@ RowCandidate NextRow(const Generation& generation, const Choice& choice, const C
     return row;
   }
   // Up to the fork, if that is still to come.
-  const int64_t end = generation.reserved_slots.empty() ? size : size - 1;
+  const int64_t end =
+      std::min(generation.reserved_slots.empty() ? size : size - 1, generation.next_cut);
   row.tokens = std::span(generation.feed).subspan(choice.cursor, end - choice.cursor);
   row.samples = end == size && generation.request.stop.max_tokens > 0;
   // A token is scored by the logits after the one before it. Choice 0 scores for all.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +17,10 @@
 #include "engine/request_report.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
+#include "engine/sessions/log_cut.h"
+#include "engine/sessions/prefix_cache.h"
 #include "engine/sessions/session.h"
+#include "engine/sessions/session_log.h"
 #include "engine/stop_condition.h"
 #include "engine/token_stream.h"
 #include "models/classes.h"
@@ -46,19 +50,42 @@ struct Choice {
   absl::Duration last_token_at;
 };
 
+struct EditLoad;       // engine/edits.h
+struct SessionReplay;  // engine/replay.h
+
+// How far a request was told what the record of its idempotency key holds, which is that of another
+// one that runs. Events of a record grow at their end alone (MergeEvents).
+struct Attachment {
+  KeyRecord* record = nullptr;  // null: that one came to nothing, and this one is to run itself
+  size_t event = 0;             // of the record's
+  bool begun = false;           // of that event, told so far:
+  size_t text = 0, tokens = 0, logprobs = 0;
+};
+
 struct Generation {
+  ~Generation();
   Generation(Request accepted, std::shared_ptr<TokenStream> events, absl::Duration now);
 
   // First what every step looks at, close together: a step of many rows has the device wait for
   // the host's memory.
   std::shared_ptr<TokenStream> stream;
   std::vector<Choice> choices;      // n; the first one begins at once, the others when it forks
+  std::unique_ptr<Session> copy;    // of its session, on its way to the first choice
   std::vector<int32_t> feed;        // pending token of the session, if any, and the prompt
   std::vector<int32_t> feed_types;  // of a text to be classified: SegmentedText::types
   StopRules rules;
   Usage usage;
   absl::Duration deadline = absl::InfiniteDuration();  // on the monotonic clock, as the next ones
   bool ended = false;                                  // nothing is left but to send the last event
+  // The prompt's way through the prefix cache; null where it has none, and once it was fed. Goes
+  // before the slab of choice 0 does.
+  std::unique_ptr<PrefixRun> prefix;
+  // The state that a session which goes back begins with; null where it has none, and once it is
+  // there. Goes before the slab does.
+  std::unique_ptr<EditLoad> load;
+  int64_t next_cut = kNoCut;  // of `feed`, where the next row has to end at the latest
+  // From then on, where the state that it ends with may serve others. Goes before the slab does.
+  std::unique_ptr<PrefixTrail> trail;
   absl::Duration submitted, admitted, first_token, last_token;
   std::vector<int> reserved_slots;  // for choices that are not forked yet
 
@@ -67,9 +94,20 @@ struct Generation {
   KeyRecord* record = nullptr;  // of its idempotency key
   uint64_t seed = 0;
 
+  std::unique_ptr<Attachment> attachment;  // null: it is nobody's repetition, or runs itself
+  bool taken_over = false;                 // nobody but those that are attached to it wants it
+  bool goes_back = false;                  // its session is to begin anew with the prompt
+  // For where its log and the prompt part, from when it is claimed; null: there is no log, or it
+  // does not lead there.
+  std::shared_ptr<const CutSearch> search;
+  // It names a session and runs in a copy of it, or in one of its own (Request::remember).
+  bool on_copy = false;
+
   // From admission on, as `choices`, `feed`, `rules` and `reserved_slots`.
-  bool feeds_pending = false;   // feed[0] is the session's pending token
-  bool claims_session = false;  // SessionManager::Claim
+  std::vector<int64_t> message_ends;  // Prompt::message_ends, in `feed`
+  ConversationDigest opening;         // Session::opening, where the prompt begins one
+  bool feeds_pending = false;         // feed[0] is the session's pending token
+  bool claims_session = false;        // SessionManager::Claim
   bool created_session = false;
   bool spoilt = false;  // a step that fed choice 0 failed, or its logits were not finite
   // What memories that are trained say of the tokens fed: the sum of their surprise, and how many
@@ -79,6 +117,15 @@ struct Generation {
   bool memory_evicted = false;                 // Usage::memory_evicted
   std::unique_ptr<MemoryUseTally> memory_use;  // if asked for
   Sampler sampler;
+  // Of a named session, where there is a log.
+  FedTurn turn;
+  std::optional<TokenEvent> unlogged_last;  // while the log makes the turn durable: the last event
+  std::optional<TokenEvent> kept_last;      // while `trail` is saved: likewise
+  bool unlogged = false;                    // it did not become durable
+  bool record_closed = false;               // the last event is in `record`
+  // No client's request, but one of these:
+  std::unique_ptr<SessionReplay> replay;            // a session is fed its log
+  std::function<void(const absl::Status&)> errand;  // is to run when the session has its slab
   int64_t shown_prompt = 0;  // tokens of `feed` that were sent to the client, or skipped
   int unfinished = 0;        // choices
   // max_tokens was lowered to what the session's state has room for: a choice that gets there ends
@@ -90,7 +137,7 @@ struct Generation {
   void ReportEnd(const Usage& final_usage) {
     if (request.on_end != nullptr) std::exchange(request.on_end, nullptr)(final_usage);
   }
-  bool named() const { return !request.session.name.empty(); }
+  bool named() const { return !on_copy && !request.session.name.empty(); }
   bool is_admitted() const { return !choices.empty(); }
   int64_t feed_tokens() const { return static_cast<int64_t>(feed.size()); }
   // Choices are forked in front of the last token to be fed, so that each of them samples from
@@ -99,8 +146,24 @@ struct Generation {
   bool must_fork() const {
     return !reserved_slots.empty() && choices[0].cursor == feed_tokens() - 1;
   }
+  // While it waits for a place.
+  bool is_searching() const { return search != nullptr && !search->done(); }
+  // It waits for something other than a row, and others may have its rows meanwhile.
+  bool lends_rows() const {
+    return stream->full() || load != nullptr || (prefix != nullptr && !prefix->can_run());
+  }
   // The most that it can have in a step.
   int rows() const { return !forks() ? 1 : is_admitted() ? unfinished : request.n; }
+  // What of the answer depends on tokens of the prompt by more than the state that they lead to.
+  bool needs_whole_prompt() const {
+    return shows_prompt() || request.surprise || request.memory_use || request.classify;
+  }
+  // Whether somebody is likely to go on from the state that it ends with.
+  bool keeps_end() const {
+    return named() ||
+           (!on_copy && request.n == 1 && request.prompt.source == PromptSource::kMessages);
+  }
+  bool is_held() const { return unlogged_last.has_value() || kept_last.has_value(); }
   bool shows_prompt() const { return request.echo || request.prompt_logprobs >= 0; }
   bool scores_prompt() const { return request.prompt_logprobs >= 0; }
 };
@@ -108,6 +171,8 @@ struct Generation {
 // The tokens that the request would feed before it draws the first one, in `session`, or in a new
 // one if that is null.
 int64_t TokensToFeed(const Request& request, const Session* session, const Tokenizer* tokenizer);
+// The first message of a conversation that begins so; of nothing where it is not known.
+ConversationDigest OpeningOf(const Prompt& prompt, const Tokenizer* tokenizer);
 // Sets what is to be fed: the session's pending token, unless the prompt says itself what takes its
 // place and the session forgets it; and the prompt, which is given up. `session`: null for a new
 // one; `tokenizer` may be null.

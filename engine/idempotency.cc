@@ -68,6 +68,12 @@ void IdempotencyTable::End(KeyRecord& record, KeyState state, int64_t position,
   if (oldest_kept_ == ended_.end()) oldest_kept_ = it;
 }
 
+void IdempotencyTable::ForgetAnswers(int64_t session_id, int64_t position) {
+  for (KeyRecord& record : ended_) {
+    if (record.session_id == session_id && record.position > position) DropEvents(record);
+  }
+}
+
 void IdempotencyTable::Forget(KeyRecord& record) {
   DropEvents(record);
   const auto it = records_.find(record.key);
@@ -76,6 +82,13 @@ void IdempotencyTable::Forget(KeyRecord& record) {
   records_.erase(it);
   if (oldest_kept_ == position) ++oldest_kept_;
   list.erase(position);
+}
+
+void IdempotencyTable::ForgetBeyond(int64_t session_id, int64_t position) {
+  for (auto next = ended_.begin(); next != ended_.end();) {
+    KeyRecord& record = *next++;
+    if (record.session_id == session_id && record.position > position) Forget(record);
+  }
 }
 
 void IdempotencyTable::DropEvents(KeyRecord& record) {

@@ -33,6 +33,7 @@ struct KeyRecord {
   bool dropped_events = false;
   int64_t position = 0;    // of the session when the request ended
   int64_t session_id = 0;  // Session::id; 0: there was none
+  int followers = 0;       // requests that are told what it says while it runs
 };
 
 // Owned and called by one thread. Records keep their address until they are forgotten; running ones
@@ -51,8 +52,12 @@ class IdempotencyTable {
   // The request ended, in a session that has `session_id` and stands at `position`. Nothing may be
   // appended any more.
   void End(KeyRecord& record, KeyState state, int64_t position, int64_t session_id);
+  // Drops the events of requests that ended in that session beyond `position`.
+  void ForgetAnswers(int64_t session_id, int64_t position);
   // As if the request had never come: it fed nothing.
   void Forget(KeyRecord& record);
+  // All that ended in a session beyond a position that it went back to.
+  void ForgetBeyond(int64_t session_id, int64_t position);
 
   int size() const { return static_cast<int>(records_.size()); }
   int64_t bytes() const { return bytes_; }

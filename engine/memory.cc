@@ -1,6 +1,9 @@
 // EngineLoop: engrams of sessions. What crossings say of them, what answers drew on, and what is to
 // be forgotten.
 #include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -31,7 +34,8 @@ void EngineLoop::CountCrossings(Generation& g, Choice& choice) {
   g.memory_evicted = g.memory_evicted || choice.session->evictions > 0;
 }
 
-// Of the first choice, whose session the request goes on with.
+// What the first choice drew on, whose session the request goes on with. Where the device cannot
+// say, nothing is told, and the next step ends the request.
 void EngineLoop::BeginMemoryUse(Generation& g) {
   const Session& session = *g.choices[0].session;
   g.memory_evicted = session.evictions > 0;
@@ -53,7 +57,7 @@ void EngineLoop::EndMemoryUse(Generation& g) {
 // A copy of the state is changed on the host, and written back as a whole. Any error but one of the
 // device leaves the session as it was.
 absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetSegments(const SessionKey& key, int64_t first,
-                                                            int64_t end) {
+                                                            int64_t end, Done done) {
   const Model& model = parts_.model;
   MNEME_RETURN_IF_ERROR(CheckKind(/*classify=*/false, bounds_.classes));
   if (model.info().engrams == 0) {
@@ -68,11 +72,8 @@ absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetSegments(const SessionKey& ke
   if (end <= first) {
     return FieldError("end", absl::StrCat("is ", end, ", expected one above first, ", first));
   }
-  MNEME_ASSIGN_OR_RETURN(const Session* session, sessions_.FindWithSlab(key));
-  Backend& backend = parts_.pool.backend();
-  MNEME_ASSIGN_OR_RETURN(CanonicalState state,
-                         DecodeState(backend, model, SlabOf(*session), session->fed_tokens));
-  const absl::StatusOr<ForgottenEngrams> forgotten = model.ForgetSegments(state, first, end);
+  MNEME_ASSIGN_OR_RETURN(Session * session, sessions_.FindWithSlab(key));
+  absl::StatusOr<ForgottenEngrams> forgotten = ForgetIn(*session, first, end);
   if (absl::IsFailedPrecondition(forgotten.status())) {
     return WithPosition(WithReason(forgotten.status(), kReasonSegmentOpen), session->position());
   }
@@ -80,7 +81,47 @@ absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetSegments(const SessionKey& ke
     return WithReason(forgotten.status(), kReasonNothingToForget);
   }
   MNEME_RETURN_IF_ERROR(forgotten.status());
-  MNEME_RETURN_IF_ERROR(EncodeState(backend, model, state, SlabOf(*session)));
+  const int64_t segment = model.info().segment;
+  ForgetBeside(*session, first * segment);
+  session->path = 0;  // what it holds is no longer what its tokens lead to
+  sessions_.LogForgetting(*session, first * segment, end * segment, std::move(done));
+  return forgotten;
+}
+
+// What others have of the session from that position on: answers, and states behind its prompt. Of
+// those all go: what it was fed is not known when something else of it is forgotten.
+void EngineLoop::ForgetBeside(const Session& session, int64_t position) {
+  keys_.ForgetAnswers(session.id, position);
+  if (prefixes_ == nullptr) return;
+  std::vector<int32_t> fed = prefixes_->TokensOf(session.path, session.fed_tokens);
+  if (fed.empty()) fed = LoggedTokens(session);
+  prefixes_->ForgetPath(PrefixOwner(session.key), fed, 0);
+}
+
+// All that it was fed, as far as the log goes back to its beginning; otherwise none.
+std::vector<int32_t> EngineLoop::LoggedTokens(const Session& session) const {
+  std::vector<int32_t> fed;
+  const auto record = log_ == nullptr ? std::nullopt : log_->Find(session.key);
+  if (!record.has_value() || record->first_turn > 0 || record->turns == 0) return fed;
+  const auto turns = log_->store().ReadTurns(record->id, 0, static_cast<size_t>(record->turns));
+  if (!turns.ok()) return fed;
+  for (const Turn& turn : *turns) {
+    for (const Event& event : turn.events) {
+      const auto* tokens = std::get_if<TokensFed>(&event);
+      if (tokens != nullptr) fed.insert(fed.end(), tokens->tokens.begin(), tokens->tokens.end());
+    }
+  }
+  return fed;
+}
+
+absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetIn(const Session& session, int64_t first,
+                                                      int64_t end) {
+  const Model& model = parts_.model;
+  Backend& backend = parts_.pool.backend();
+  MNEME_ASSIGN_OR_RETURN(CanonicalState state,
+                         DecodeState(backend, model, SlabOf(session), session.fed_tokens));
+  MNEME_ASSIGN_OR_RETURN(ForgottenEngrams forgotten, model.ForgetSegments(state, first, end));
+  MNEME_RETURN_IF_ERROR(EncodeState(backend, model, state, SlabOf(session)));
   return forgotten;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engine/memory_use.h"
+#include "store/session_record.h"
 
 namespace mneme {
 
@@ -71,6 +72,10 @@ struct Prompt {
   // Both readings are at_start, and `continued` is empty: token ids, which may be many.
   bool same_everywhere = false;
   PromptSource source = PromptSource::kText;
+  // Of `at_start`: tokens in front of the ends of its messages, where it has any.
+  std::vector<int64_t> message_ends;
+  // Of `at_start`: tokens up to the end of the first message of a user; 0: not known.
+  int64_t opening_end = 0;
 
   // The reading for a session that stands at `position`, and whether there is one.
   const std::vector<int32_t>& At(int64_t position) const {
@@ -83,13 +88,21 @@ struct Prompt {
 
 struct Usage {
   // New ones in front of the answer: the session's pending token, if it was fed, and what the
-  // request brought, BOS included. Logs, metrics and answers of both protocols mean this by prompt
-  // tokens.
+  // request brought, BOS included, but for cached_tokens. Logs, metrics and answers of both
+  // protocols mean this by prompt tokens.
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // generated, all choices
   // Cached ones: in the session's memory when the request began, and not fed again.
   int64_t resumed_tokens = 0;
+  // Cached, too: what of the request's prompt others had been fed before, so that the session that
+  // began with it took over their state (PrefixCache). No prompt_tokens.
+  int64_t cached_tokens = 0;
   int64_t fed_tokens = 0;  // that went through the model for this request, all choices
+  // Of the resumed ones: fed again from the session's log, before the request, as it was stored.
+  int64_t replayed_tokens = 0;
+  // The session's position before it went back for this request (Request::on_mismatch); 0: it did
+  // not. Not kept of answers that are repeated after a restart.
+  int64_t rewound_from = 0;
   // The mean loss of memories that are trained while they read, over tokens fed and layers. If
   // asked for, in the last event of a request that fed any.
   std::optional<double> surprise;
@@ -108,19 +121,45 @@ struct RequestOrigin {
   std::string span_id;   // 16, of this request within the trace
 };
 
+// What a request wants of the states that prompts share which begin alike.
+struct PrefixCacheParams {
+  bool bypass = false;  // neither take one nor leave one
+  std::string salt;     // shares with requests of the same alone; at most 128 bytes
+  // Where the client wants one: tokens of the prompt, as it begins a session. At most 64, from 1 to
+  // their number.
+  std::vector<int64_t> marks;
+};
+
+// What becomes of a session that was fed something else than the conversation sent.
+enum class OnMismatch : uint8_t {
+  kRefuse,   // nothing: the request is refused, FAILED_PRECONDITION
+  kRewind,   // it goes back to where they part; as above where not even the first message is common
+  kReplace,  // it goes back, be it to its beginning
+};
+
 struct Request {
   std::string id;  // for logs; unique per server
   RequestOrigin origin;
   SessionKey session;
   bool create_session = true;  // a missing named session is created; otherwise NOT_FOUND
+  // A session that was lost, or may have been, begins anew; otherwise DATA_LOSS says that it was.
+  bool replaces_lost = false;
+  std::optional<Durability> durability;  // of a session that is created; unset: the server's
   // Zero: the server's default for a created session, no change for another; infinite: never
   // expires.
   absl::Duration session_ttl = absl::ZeroDuration();
 
   // `prompt` is the whole conversation from its start, as a client without a session would send it.
   // A session that was fed a beginning of it goes on behind that beginning; its pending token
-  // counts for nothing. One that remembers anything else refuses (FAILED_PRECONDITION).
+  // counts for nothing. One that goes back is from then on what a new one is that was fed this
+  // conversation; the part that it had been fed is cut into tokens as it was then, where these are
+  // known.
   bool whole_history = false;
+  OnMismatch on_mismatch = OnMismatch::kRefuse;
+  // False: answers in a copy of the session, if there is one, which ends with the request. Nothing
+  // that is named, stored or shared is made or changed; the record of its idempotency key, which
+  // this process keeps, is all that stays.
+  bool remember = true;
   // The prompt spells out how the answer before it ended ("</s>"): where the session's pending
   // token is that very one, it is not fed twice.
   bool repeats_end = false;
@@ -140,15 +179,17 @@ struct Request {
   bool skip_special_tokens = true;
   bool surprise = false;    // Usage::surprise is wanted; the model's memories are trained
   bool memory_use = false;  // Usage::memory_use is wanted; the model makes engrams
+  PrefixCacheParams prefix_cache;
 
   // Retries. A request whose session is elsewhere than expected is refused with the position
   // (ABORTED). A repeated idempotency key never feeds the prompt again: a finished request is
-  // replayed, a running or broken one refused.
+  // replayed, a running one is followed to its end, a broken one refused.
   std::optional<int64_t> expected_position;  // tokens of the conversation, pending one included
   std::string idempotency_key;               // at most 128 bytes, per owner; empty: none
 
-  // Go on when the reader drops the stream: its events are thrown away, all else stays the same. An
-  // explicit Cancel() still ends the request.
+  // Go on when the reader drops the stream, and when the deadline passes: events are thrown away,
+  // all else stays the same. An explicit Cancel() still ends the request, and the deadline one that
+  // follows another (idempotency_key).
   bool detached = false;
 
   // When the reader stops waiting, on the monotonic clock: whoever takes a date from a client turns
@@ -196,8 +237,8 @@ struct TokenEvent {
   std::vector<int32_t> token_ids;
   std::vector<TokenLogprob> logprobs;  // one per token id if asked for
   bool is_prompt = false;              // echoed prompt or prompt log-probabilities
-  // The request was admitted. Set with it: seed, usage.prompt_tokens, usage.resumed_tokens and
-  // timings.queue.
+  // The request was admitted. Set with it: seed, usage.prompt_tokens, usage.resumed_tokens,
+  // usage.cached_tokens and timings.queue.
   bool is_start = false;
   // On a choice's last event:
   FinishReason finish = FinishReason::kNone;
@@ -223,18 +264,27 @@ struct TokenEvent {
   bool session_gone = false;
 };
 
-// The answer of session commands.
 // Where the state of a session is.
 enum class Residence : uint8_t {
   kResident,  // in a slab
   kLeaving,   // in its slab, on its way to the host
   kParked,    // in memory of the host: it has no slab
-  kComing,    // with the host, on its way to its slab
+  kComing,    // with the host or in the store, on its way to its slab
+  kStored,    // in the store: it has no slab
+  kLost,      // nowhere any more; that it existed is known
 };
 
-// A state that is moving counts as on the device: it has its slab.
-constexpr bool IsParked(Residence residence) { return residence == Residence::kParked; }
+// How a session is to begin.
+struct NewSession {
+  NewSession() = default;
+  NewSession(absl::Duration time_to_live) : ttl(time_to_live) {}  // and else by default
 
+  absl::Duration ttl = absl::ZeroDuration();  // as Request::session_ttl, and the next ones
+  std::optional<Durability> durability;
+  bool replaces_lost = false;
+};
+
+// The answer of session commands.
 struct SessionInfo {
   SessionKey key;
   int64_t position = 0;  // tokens of the conversation, pending one included
@@ -245,6 +295,16 @@ struct SessionInfo {
   absl::Duration ttl;  // idle time after which it is deleted; infinite: never
   int64_t state_bytes = 0;
   Residence residence = Residence::kResident;
+  // Unset: there is no store, and sessions end with the server.
+  std::optional<Durability> durability;
+};
+
+// A place in a session's log that the session can go back to.
+struct CheckpointInfo {
+  std::string name;
+  int64_t position = 0;  // as in SessionInfo
+  bool has_pending_token = false;
+  absl::Time created;
 };
 
 }  // namespace mneme

@@ -1,10 +1,10 @@
 #include "engine/request_check.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/hash/hash.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -12,6 +12,8 @@
 #include "engine/sampler.h"
 #include "engine/status_payload.h"
 #include "engine/stop_condition.h"
+#include "models/weight_scan.h"
+#include "store/record.h"
 
 namespace mneme {
 namespace {
@@ -100,6 +102,25 @@ absl::Status CheckText(const Request& r, const RequestBounds& bounds) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPrefixCache(const Request& r) {
+  const PrefixCacheParams& params = r.prefix_cache;
+  if (params.salt.size() > kMaxCacheSaltBytes) {
+    return FieldError(
+        "prefix_cache.salt",
+        absl::StrCat("has ", params.salt.size(), " bytes, expected at most ", kMaxCacheSaltBytes));
+  }
+  if (params.marks.size() > kMaxCacheMarks) {
+    return FieldError(
+        "prefix_cache.marks",
+        absl::StrCat("has ", params.marks.size(), " entries, expected at most ", kMaxCacheMarks));
+  }
+  for (const int64_t mark : params.marks) {
+    MNEME_RETURN_IF_ERROR(
+        CheckRange("prefix_cache.marks", mark, 1, static_cast<int64_t>(r.prompt.at_start.size())));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
@@ -152,6 +173,12 @@ absl::Status ValidateSessionName(absl::string_view name, absl::string_view field
   return absl::OkStatus();
 }
 
+absl::Status CheckDurability(std::optional<Durability> durability, bool stores_sessions) {
+  if (durability != Durability::kTurn || stores_sessions) return absl::OkStatus();
+  return FieldError("session.durability",
+                    "is turn, and this server stores no sessions, as it would with --session-dir");
+}
+
 absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds) {
   const Request& r = request;
   MNEME_RETURN_IF_ERROR(CheckKind(r.classify, bounds.classes));
@@ -159,10 +186,14 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
   if (!r.session.name.empty()) {
     MNEME_RETURN_IF_ERROR(ValidateSessionName(r.session.name, "session.name"));
   }
+  if (!r.remember && r.session.name.empty()) {
+    return FieldError("session.remember", "is false, and there is no session's name");
+  }
   if (r.session_ttl < absl::ZeroDuration()) {
     return FieldError("session.ttl_ms", absl::StrCat("is ", absl::FormatDuration(r.session_ttl),
                                                      ", expected at least 0"));
   }
+  MNEME_RETURN_IF_ERROR(CheckDurability(r.durability, bounds.stores_sessions));
   MNEME_RETURN_IF_ERROR(ValidateSampling(r.sampling, bounds.vocab));
   MNEME_RETURN_IF_ERROR(ValidateStop(r.stop, bounds.vocab, bounds.has_tokenizer));
   MNEME_RETURN_IF_ERROR(CheckSomethingIsLeftToDraw(r, bounds));
@@ -187,6 +218,7 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
     return FieldError("response.memory_use",
                       "is true, expected false: this model makes no engrams");
   }
+  MNEME_RETURN_IF_ERROR(CheckPrefixCache(r));
   if (r.expected_position.has_value() && *r.expected_position < 0) {
     return FieldError("expected_position",
                       absl::StrCat("is ", *r.expected_position, ", expected at least 0"));
@@ -202,16 +234,47 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
 uint64_t RequestDigest(const Request& request) {
   const Request& r = request;
   const SamplingParams& s = r.sampling;
-  const std::optional<uint64_t> seed = s.seed;
-  return absl::HashOf(
-      r.session, r.create_session, absl::ToDoubleSeconds(r.session_ttl), r.whole_history,
-      r.prompt.at_start, r.prompt.continued, s.temperature, s.top_k, s.top_p, s.min_p,
-      absl::HashOf(s.repetition_penalty, s.presence_penalty, s.frequency_penalty, s.logit_bias,
-                   seed.has_value(), seed.value_or(0)),
-      absl::HashOf(r.stop.max_tokens, r.stop.min_tokens, r.stop.ignore_eos, r.stop.stop_token_ids,
-                   r.stop.stop_strings, r.stop.include_stop_in_output),
-      absl::HashOf(r.n, r.logprobs, r.prompt_logprobs, r.echo, r.skip_special_tokens, r.surprise,
-                   r.memory_use, r.expected_position.value_or(-1)));
+  RecordWriter out;
+  const auto text = [&](absl::string_view value) { out.Bytes(value); };
+  const auto number = [&](int64_t value) { out.Signed(value); };
+  const auto real = [&](double value) { out.Fixed64(std::bit_cast<uint64_t>(value)); };
+  const auto tokens = [&](const std::vector<int32_t>& list) {
+    out.Varint(list.size());
+    for (const int32_t token : list) out.Signed(token);
+  };
+  text(r.session.owner);
+  text(r.session.name);
+  number(r.create_session);
+  number(r.replaces_lost);
+  number(r.durability.has_value() ? static_cast<int64_t>(*r.durability) : -1);
+  real(absl::ToDoubleSeconds(r.session_ttl));
+  number(r.whole_history);
+  tokens(r.prompt.at_start);
+  tokens(r.prompt.continued);
+  for (const float value : {s.temperature, s.top_p, s.min_p, s.repetition_penalty,
+                            s.presence_penalty, s.frequency_penalty}) {
+    real(static_cast<double>(value));
+  }
+  number(s.top_k);
+  out.Varint(s.logit_bias.size());
+  for (const auto& [token, bias] : s.logit_bias) {
+    number(token);
+    real(static_cast<double>(bias));
+  }
+  number(s.seed.has_value());
+  out.Fixed64(s.seed.value_or(0));
+  for (const int value :
+       {r.stop.max_tokens, r.stop.min_tokens, int{r.stop.ignore_eos},
+        int{r.stop.include_stop_in_output}, r.n, r.logprobs, r.prompt_logprobs, int{r.echo},
+        int{r.skip_special_tokens}, int{r.surprise}, int{r.memory_use}}) {
+    number(value);
+  }
+  tokens(r.stop.stop_token_ids);
+  out.Varint(r.stop.stop_strings.size());
+  for (const std::string& one : r.stop.stop_strings) text(one);
+  number(r.expected_position.value_or(-1));
+  if (!r.remember) text("forgets");
+  return HashText(std::move(out).Values());
 }
 
 }  // namespace mneme

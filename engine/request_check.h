@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -15,6 +16,8 @@ namespace mneme {
 inline constexpr int kMaxChoices = 128;
 inline constexpr int kMaxSessionNameBytes = 128;
 inline constexpr int kMaxIdempotencyKeyBytes = 128;
+inline constexpr int kMaxCacheSaltBytes = 128;
+inline constexpr int kMaxCacheMarks = 64;
 inline constexpr int kMaxPriority = 1000;
 // A step of priority is worth so much waiting: it passes by requests that came up to so much
 // earlier. So no request is passed by for longer than the largest difference of priorities is
@@ -30,12 +33,16 @@ struct RequestBounds {
   int max_prompt_tokens = 0;   // 0: none
   bool has_surprise = false;   // memories that are trained
   bool has_engrams = false;
+  bool stores_sessions = false;
   const Classes* classes = nullptr;  // null: the model generates text
   std::span<const int32_t> end_tokens;
 };
 
 // The error of a request of a kind that the model does not serve; `classify` as in Request.
 absl::Status CheckKind(bool classify, const Classes* classes);
+
+// For what a request or a new session asks of its durability.
+absl::Status CheckDurability(std::optional<Durability> durability, bool stores_sessions);
 
 // A whole number of a request.
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high);
@@ -50,7 +57,8 @@ absl::Status ValidateSessionName(absl::string_view name, absl::string_view field
 // The field of inference.proto that the prompt came in: "text" or "token_ids".
 absl::string_view PromptField(const Prompt& prompt);
 
-// Equal for requests with the same body; id, deadline, priority and `detached` do not count.
+// Equal for requests with the same body, in this process and in any other; id, deadline, priority,
+// `detached` and `prefix_cache` do not count.
 uint64_t RequestDigest(const Request& request);
 
 }  // namespace mneme

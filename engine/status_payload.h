@@ -23,6 +23,8 @@ inline constexpr char kReasonBadField[] = "BAD_FIELD";
 inline constexpr char kReasonQueueFull[] = "QUEUE_FULL";
 inline constexpr char kReasonNoFreeSlab[] = "NO_FREE_SLAB";
 inline constexpr char kReasonSessionLimit[] = "KEY_SESSION_LIMIT";
+// Logs and snapshots of the key's sessions take as much of the store as they may.
+inline constexpr char kReasonStorageLimit[] = "KEY_STORAGE_LIMIT";
 inline constexpr char kReasonDraining[] = "DRAINING";
 inline constexpr char kReasonUnhealthy[] = "UNHEALTHY";
 inline constexpr char kReasonNoSession[] = "NO_SUCH_SESSION";
@@ -41,9 +43,29 @@ inline constexpr char kReasonHistory[] = "HISTORY_MISMATCH";
 inline constexpr char kReasonHistoryCut[] = "HISTORY_ENDS_INSIDE_TOKEN";
 // A text to be classified for a model that generates, or the other way round.
 inline constexpr char kReasonWrongKind[] = "WRONG_KIND_OF_MODEL";
+// Of a session's file: it is none, it was damaged, a newer server wrote it, it has more bytes than
+// any that this server takes, its session is another model's.
+inline constexpr char kReasonBadFile[] = "BAD_FILE";
+inline constexpr char kReasonChecksum[] = "CHECKSUM_MISMATCH";
+inline constexpr char kReasonNewerFile[] = "FILE_TOO_NEW";
+inline constexpr char kReasonFileTooLarge[] = "FILE_TOO_LARGE";
+inline constexpr char kReasonOtherModel[] = "MODEL_MISMATCH";
 // Of segments to be forgotten.
 inline constexpr char kReasonSegmentOpen[] = "SEGMENT_OPEN";
 inline constexpr char kReasonNothingToForget[] = "NOTHING_TO_FORGET";
+// The session existed, and what it remembered is gone, or may be; the payload `position` says where
+// it stood, if that is known.
+inline constexpr char kReasonSessionLost[] = "SESSION_LOST";
+// What was done to a session could not be made durable: it is as it was before.
+inline constexpr char kReasonNotDurable[] = "NOT_DURABLE";
+// Of going back: the server has no store, the session has no log, the log does not lead there any
+// more, there is no checkpoint of that name, there is one already, there are too many.
+inline constexpr char kReasonNoStore[] = "NO_STORE";
+inline constexpr char kReasonNotLogged[] = "NOT_LOGGED";
+inline constexpr char kReasonPositionGone[] = "POSITION_GONE";
+inline constexpr char kReasonNoCheckpoint[] = "NO_SUCH_CHECKPOINT";
+inline constexpr char kReasonCheckpointExists[] = "CHECKPOINT_EXISTS";
+inline constexpr char kReasonCheckpointLimit[] = "CHECKPOINT_LIMIT";
 inline constexpr char kReasonStepFailed[] = "STEP_FAILED";
 // A memory that is trained while it reads is no longer finite; the payload `position` says since
 // which token.

@@ -1,6 +1,8 @@
 #include "engine/sessions/conversation_digest.h"
 
+#include <algorithm>
 #include <array>
+#include <string>
 
 namespace mneme {
 namespace {
@@ -56,6 +58,35 @@ HistoryMatch MatchHistory(const Tokenizer* tokenizer, std::span<const int32_t> h
   }
   match.matches = digest == session;
   return match;
+}
+
+CommonText MatchTexts(const Tokenizer* tokenizer, std::span<const int32_t> a,
+                      std::span<const int32_t> b) {
+  CommonText common;
+  size_t i = 0, j = 0;                 // tokens that are taken apart
+  std::string ahead_of_a, ahead_of_b;  // bytes of theirs that the other has not matched
+  const auto append = [&](std::string& bytes, int32_t token) {
+    ForEachByte(tokenizer, token, [&](uint8_t byte) {
+      bytes.push_back(static_cast<char>(byte));
+      return true;
+    });
+  };
+  for (;;) {
+    const size_t both = std::min(ahead_of_a.size(), ahead_of_b.size());
+    if (ahead_of_a.compare(0, both, ahead_of_b, 0, both) != 0) return common;
+    ahead_of_a.erase(0, both);
+    ahead_of_b.erase(0, both);
+    if (ahead_of_a.empty() && ahead_of_b.empty()) {
+      common = {static_cast<int64_t>(i), static_cast<int64_t>(j)};
+    }
+    if (ahead_of_a.empty()) {
+      if (i == a.size()) return common;
+      append(ahead_of_a, a[i++]);
+    } else {
+      if (j == b.size()) return common;
+      append(ahead_of_b, b[j++]);
+    }
+  }
 }
 
 }  // namespace mneme

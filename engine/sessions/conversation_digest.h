@@ -31,4 +31,12 @@ struct HistoryMatch {
 HistoryMatch MatchHistory(const Tokenizer* tokenizer, std::span<const int32_t> history,
                           const ConversationDigest& session);
 
+// Where two token sequences stand for the same bytes so far, with a token's end in both: the last
+// such place, as numbers of tokens of each.
+struct CommonText {
+  int64_t a = 0, b = 0;
+};
+CommonText MatchTexts(const Tokenizer* tokenizer, std::span<const int32_t> a,
+                      std::span<const int32_t> b);
+
 }  // namespace mneme

@@ -23,7 +23,8 @@ int64_t Pieces(int64_t whole, int64_t piece) { return (whole + piece - 1) / piec
 
 absl::StatusOr<std::unique_ptr<HostStates>> HostStates::Create(Backend& backend,
                                                                const StatePool& pool, int64_t bytes,
-                                                               int64_t max_tokens_a_session) {
+                                                               int64_t max_tokens_a_session,
+                                                               const Purpose& purpose) {
   auto states = absl::WrapUnique(new HostStates(backend, pool));
   // States that do not grow fill their pages.
   const int64_t least = std::max<int64_t>(1, states->BytesOf(1));
@@ -31,12 +32,11 @@ absl::StatusOr<std::unique_ptr<HostStates>> HostStates::Create(Backend& backend,
   states->page_bytes_ = Pieces(page, kPageAlignment) * kPageAlignment;
   states->spare_pages_ = states->PagesOf(std::max<int64_t>(1, max_tokens_a_session));
   states->pages_ = bytes / states->page_bytes_;
-  if (states->pages_ < 2 * states->spare_pages_) {
-    const int64_t needed = 2 * states->spare_pages_ * states->page_bytes_;
+  const int64_t needed = purpose.least_states * states->spare_pages_ * states->page_bytes_;
+  if (states->pages_ * states->page_bytes_ < needed) {
     return absl::InvalidArgumentError(
-        absl::StrCat("host_state_memory_bytes is ", bytes, ", expected 0 or at least ", needed,
-                     " (", HumanBytes(needed),
-                     ", two states of this model: one is room for those that change places)"));
+        absl::StrCat(purpose.option, " is ", bytes, ", expected 0 or at least ", needed, " (",
+                     HumanBytes(needed), ", ", purpose.least_text, ")"));
   }
   MNEME_ASSIGN_OR_RETURN(states->memory_,
                          Buffer::AllocatePinned(backend, states->pages_ * states->page_bytes_));
@@ -93,6 +93,18 @@ int HostStates::Duplicate(int state) {
 
 int64_t HostStates::PagesHeld(int state) const {
   return static_cast<int64_t>(states_.at(static_cast<size_t>(state)).pages.size());
+}
+
+std::vector<std::span<const std::byte>> HostStates::Spans(int state) const {
+  const State& held = states_.at(static_cast<size_t>(state));
+  int64_t left = BytesOf(held.tokens);
+  std::vector<std::span<const std::byte>> pieces;
+  for (const int32_t index : held.pages) {
+    const int64_t bytes = std::min(left, page_bytes_);
+    pieces.emplace_back(page(index), static_cast<size_t>(bytes));
+    left -= bytes;
+  }
+  return pieces;
 }
 
 template <typename Visitor>

@@ -1,12 +1,15 @@
-// States of sessions in memory of the host, which idle ones go to when others need their slabs.
+// States of sessions in memory of the host: of idle ones, when others need their slabs, and behind
+// the beginnings of prompts.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/state_pool.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
@@ -20,11 +23,23 @@ namespace mneme {
 // Owned and called by one thread. Backend and pool must outlive it.
 class HostStates {
  public:
-  // INVALID_ARGUMENT where not even two states fit, one of which is room for those that change
-  // places; RESOURCE_EXHAUSTED where memory lacks.
+  // What they are for: its name in messages, and how many states it takes at least.
+  struct Purpose {
+    absl::string_view option, least_text;
+    int least_states;
+  };
+  // One of two states is room for those that change places.
+  static constexpr Purpose kParking = {
+      "host_state_memory_bytes",
+      "two states of this model: one is room for those that change places", 2};
+  static constexpr Purpose kPrefixes = {"prefix_cache_memory_bytes", "a state of this model", 1};
+
+  // INVALID_ARGUMENT where not even the least number of states fit; RESOURCE_EXHAUSTED where memory
+  // lacks.
   static absl::StatusOr<std::unique_ptr<HostStates>> Create(Backend& backend, const StatePool& pool,
                                                             int64_t bytes,
-                                                            int64_t max_tokens_a_session);
+                                                            int64_t max_tokens_a_session,
+                                                            const Purpose& purpose = kParking);
 
   // Pages of the state of a session that was fed so many tokens; at least one.
   int64_t PagesOf(int64_t tokens) const;
@@ -42,6 +57,10 @@ class HostStates {
   // Another one that holds the same; so many pages are free.
   int Duplicate(int state);
   int64_t PagesHeld(int state) const;
+
+  // The bytes of a state, one behind the other, where they lie until Remove. Of one that was fed
+  // tokens.
+  std::vector<std::span<const std::byte>> Spans(int state) const;
 
   // Copies from a slab, and to one. Slab, state and this stay until the transfer is done.
   std::unique_ptr<Transfer> Save(int slot, int state, std::function<void()> on_done);

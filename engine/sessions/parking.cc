@@ -7,33 +7,47 @@
 
 namespace mneme {
 
-Parking::Parking(StatePool& pool, HostStates* host, Clock& clock, EngineStats& stats,
-                 std::function<void()> wake)
-    : pool_(pool), host_(host), clock_(clock), stats_(stats), wake_(std::move(wake)) {
+Parking::Parking(StatePool& pool, HostStates* host, StoredStates* store, Clock& clock,
+                 EngineStats& stats, std::function<void()> wake)
+    : pool_(pool),
+      host_(host),
+      store_(store),
+      clock_(clock),
+      stats_(stats),
+      wake_(std::move(wake)) {
   if (host_ != nullptr) stats_.host_bytes_total.Set(host_->pages() * host_->page_bytes());
 }
 
-Parking::~Parking() { moves_.clear(); }
+Parking::~Parking() {
+  moves_.clear();
+  arrivals_.clear();
+}
 
 void Parking::AddWithSlab(Session& session) { Rest(session); }
 
 void Parking::AddWithHost(Session& session) {
   session.residence = Residence::kParked;
   session.host_state = host_->Add(session.fed_tokens);
-  ++parked_;
+  session.rested = ++uses_;
+  on_host_.emplace(session.rested, &session);
 }
 
 void Parking::Remove(Session& session) {
   Await(session);
+  CHECK(!IsBeingFetchedFromStore(session)) << "session \"" << session.key.name << "\" comes";
   Use(session);
   in_use_.erase(&session);
+  leaving_ -= static_cast<int>(
+      std::erase_if(writing_, [&](const Writing& one) { return one.session == &session; }));
+  refused_.erase(&session);
   if (session.slot >= 0) pool_.Release(session.slot);
-  if (session.residence == Residence::kParked) --parked_;
-  Free(session.host_state);
+  on_host_.erase({session.rested, &session});
+  FreeHostState(session);
 }
 
 void Parking::Rest(Session& session) {
   session.fetched = false;
+  session.replayed = -1;
   if (session.residence != Residence::kResident) return;
   in_use_.erase(&session);
   session.rested = ++uses_;
@@ -51,11 +65,23 @@ int64_t Parking::FreePages(bool newcomer) const {
 }
 
 bool Parking::HasRoomForNewcomer(int64_t tokens) const {
-  return enabled() && host_->PagesOf(tokens) <= FreePages(/*newcomer=*/true);
+  return host_ != nullptr && host_->PagesOf(tokens) <= FreePages(/*newcomer=*/true);
 }
 
 int Parking::Obtainable(const Session* keeper, bool newcomer) const {
   if (!enabled()) return 0;
+  if (stores()) {
+    // Those that come, too, once they are there and were used.
+    const auto comes = [](const Move& move) {
+      return move.session->residence == Residence::kComing;
+    };
+    const auto coming =
+        static_cast<size_t>(std::count_if(moves_.begin(), moves_.end(), comes)) + arrivals_.size();
+    const bool keeps = keeper != nullptr && (keeper->residence == Residence::kResident ||
+                                             keeper->residence == Residence::kComing);
+    return static_cast<int>(resting_.size() + in_use_.size() + coming) - (keeps ? 1 : 0) -
+           RefusedAndResident(keeper, newcomer);
+  }
   int64_t room = FreePages(newcomer) + coming_pages_;
   int slabs = 0;
   const auto take = [&](const Session& session) {
@@ -75,16 +101,28 @@ int Parking::Obtainable(const Session* keeper, bool newcomer) const {
 
 int Parking::ParkResting(int slabs, bool newcomer) {
   int begun = 0;
-  while (begun < slabs && !resting_.empty() && Park(*resting_.begin()->second, newcomer)) ++begun;
+  for (auto next = resting_.begin(); begun < slabs && next != resting_.end();) {
+    Session& session = *(next++)->second;
+    if (Park(session, newcomer)) {
+      ++begun;
+    } else if (!IsRefused(session)) {
+      break;
+    }
+  }
   return begun;
 }
 
 bool Parking::Park(Session& session, bool newcomer) {
   if (!enabled() || session.residence != Residence::kResident) return false;
-  if (host_->PagesOf(session.fed_tokens) > FreePages(newcomer)) return false;
-  resting_.erase({session.rested, &session});
-  in_use_.erase(&session);
-  session.fetched = false;
+  while (host_ != nullptr && host_->PagesOf(session.fed_tokens) > FreePages(newcomer)) {
+    Session* const oldest = OldestOnHost();
+    if (oldest == nullptr || !IsInStore(*oldest)) break;
+    LeaveHost(*oldest);
+  }
+  if (host_ == nullptr || host_->PagesOf(session.fed_tokens) > FreePages(newcomer)) {
+    return stores() && ParkInStore(session, /*stays=*/false);
+  }
+  Leave(session);
   session.host_state = host_->Add(session.fed_tokens);
   ++leaving_;
   const absl::Duration now = clock_.Monotonic();
@@ -92,12 +130,79 @@ bool Parking::Park(Session& session, bool newcomer) {
   return true;
 }
 
+void Parking::Leave(Session& session) {
+  resting_.erase({session.rested, &session});
+  in_use_.erase(&session);
+  session.fetched = false;
+  session.replayed = -1;
+}
+
+bool Parking::IsBeingFetchedFromStore(const Session& session) const {
+  return std::any_of(arrivals_.begin(), arrivals_.end(),
+                     [&](const Arrival& arrival) { return arrival.session == &session; });
+}
+
+std::optional<Parking::Replay> Parking::TakeReplay() {
+  for (Arrival& arrival : arrivals_) {
+    if (!arrival.copied || arrival.replays) continue;
+    arrival.replays = true;
+    return Replay{arrival.session, *std::move(arrival.state)};
+  }
+  return std::nullopt;
+}
+
+void Parking::FinishReplay(Session& session, TokenHistory history, const absl::Status& status) {
+  const auto arrival = std::find_if(arrivals_.begin(), arrivals_.end(),
+                                    [&](const Arrival& one) { return one.session == &session; });
+  CHECK(arrival != arrivals_.end()) << "session \"" << session.key.name << "\" does not come";
+  const absl::Duration begun = arrival->begun;
+  arrivals_.erase(arrival);
+  if (!status.ok()) return Fail(session, status);
+  stats_.load_seconds.Observe(absl::ToDoubleSeconds(clock_.Monotonic() - begun));
+  session.history = std::move(history);
+  session.fetched = true;
+  Stay(session);
+}
+
+bool Parking::store_is_busy() const {
+  return !arrivals_.empty() || (store_ != nullptr && store_->writing() > 0) ||
+         std::any_of(moves_.begin(), moves_.end(),
+                     [](const Move& move) { return move.buffer >= 0; });
+}
+
+void Parking::Fail(Session& session, const absl::Status& why) {
+  pool_.Release(session.slot);
+  session.slot = -1;
+  session.residence = Residence::kStored;
+  session.not_there = why;
+  stored_.push_back(session.key);
+}
+
+// One step further, if it can.
+void Parking::Advance(Arrival& arrival) {
+  Session& session = *arrival.session;
+  if (!arrival.state.has_value()) {
+    arrival.state = store_->TakeRead(session);
+    if (!arrival.state.has_value() || !arrival.state->status.ok()) return;
+    if (arrival.state->in_buffer) {
+      arrival.transfer =
+          store_->Load(arrival.state->buffer, session.slot, arrival.state->tokens, wake_);
+    }
+  }
+  if (arrival.copied || (arrival.transfer != nullptr && !arrival.transfer->done())) return;
+  arrival.transfer.reset();
+  store_->ReturnBuffer(arrival.state->buffer);
+  arrival.copied = true;
+  session.snapshot = arrival.state->tokens;
+  session.snapshot_turn = arrival.state->turn;
+}
+
 bool Parking::FreeSlab() {
   if (resting_.empty()) return false;
   Session& session = *resting_.begin()->second;
   if (!Park(session, /*newcomer=*/false)) return false;
   Await(session);
-  return true;
+  return session.slot < 0;
 }
 
 void Parking::Fetch(Session& session) {
@@ -105,22 +210,46 @@ void Parking::Fetch(Session& session) {
     session.stays = true;
     return;
   }
+  if (session.residence == Residence::kStored) {
+    session.slot = pool_.Acquire().value();
+    session.residence = Residence::kComing;
+    arrivals_.push_back({.session = &session, .begun = clock_.Monotonic()});
+    store_->Read(session);
+    return;
+  }
   if (session.residence != Residence::kParked) return;
   session.slot = pool_.Acquire().value();
-  --parked_;
+  on_host_.erase({session.rested, &session});
   coming_pages_ += host_->PagesHeld(session.host_state);
   const absl::Duration now = clock_.Monotonic();
   Begin(session, Residence::kComing, now, host_->Load(session.host_state, session.slot, wake_));
 }
 
 void Parking::Begin(Session& session, Residence to, absl::Duration now,
-                    std::unique_ptr<Transfer> transfer) {
+                    std::unique_ptr<Transfer> transfer, int buffer) {
   session.residence = to;
-  moves_.push_back({&session, now, std::move(transfer)});
+  moves_.push_back({&session, now, std::move(transfer), buffer});
   Settle();
 }
 
 void Parking::Settle() {
+  if (store_ != nullptr) {
+    store_->Settle();
+    for (const StoredStates::Written& written : store_->TakeWritten()) Wrote(written);
+    AskAgain();
+    for (auto arrival = arrivals_.begin(); arrival != arrivals_.end();) {
+      Advance(*arrival);
+      const bool failed = arrival->state.has_value() && !arrival->state->status.ok() &&
+                          !arrival->replays && !arrival->copied;
+      if (!failed) {
+        ++arrival;
+        continue;
+      }
+      store_->ReturnBuffer(arrival->state->buffer);
+      Fail(*arrival->session, arrival->state->status);
+      arrival = arrivals_.erase(arrival);
+    }
+  }
   for (auto move = moves_.begin(); move != moves_.end();) {
     if (move->transfer->done()) {
       Arrive(*move);
@@ -129,6 +258,7 @@ void Parking::Settle() {
       ++move;
     }
   }
+  MakeRoomOnHost();
 }
 
 void Parking::Await(Session& session) {
@@ -144,6 +274,7 @@ void Parking::Arrive(const Move& move) {
   Session& session = *move.session;
   const double seconds = absl::ToDoubleSeconds(clock_.Monotonic() - move.begun);
   if (session.residence == Residence::kLeaving) {
+    if (move.buffer >= 0) return Copied(session, move);
     --leaving_;
     if (std::exchange(session.stays, false)) {
       return Stay(session);
@@ -152,7 +283,7 @@ void Parking::Arrive(const Move& move) {
     pool_.Release(session.slot);
     session.slot = -1;
     session.residence = Residence::kParked;
-    ++parked_;
+    on_host_.emplace(session.rested, &session);
     return;
   }
   stats_.fetch_seconds.Observe(seconds);
@@ -163,7 +294,7 @@ void Parking::Arrive(const Move& move) {
 
 // It has its slab, and nothing with the host any more.
 void Parking::Stay(Session& session) {
-  Free(session.host_state);
+  FreeHostState(session);
   session.residence = Residence::kResident;
   if (session.busy) {
     in_use_.insert(&session);
@@ -172,15 +303,9 @@ void Parking::Stay(Session& session) {
   }
 }
 
-void Parking::Free(int& host_state) {
-  if (host_state < 0) return;
-  host_->Remove(host_state);
-  host_state = -1;
-}
-
 void Parking::CopyToHost(const Session& from, Session& to) {
   if (from.residence == Residence::kParked) {
-    Free(to.host_state);
+    host_->Remove(to.host_state);
     to.host_state = host_->Duplicate(from.host_state);
   } else {
     host_->Save(from.slot, to.host_state, nullptr).reset();
@@ -192,8 +317,8 @@ void Parking::CopyToSlab(const Session& from, const Session& to) {
 }
 
 void Parking::PublishGauges() const {
-  if (!enabled()) return;
-  stats_.sessions_parked.Set(parked_);
+  if (host_ == nullptr) return;
+  stats_.sessions_parked.Set(static_cast<int64_t>(on_host_.size()));
   stats_.host_bytes_used.Set((host_->pages() - host_->free_pages()) * host_->page_bytes());
 }
 

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engine/request.h"
 #include "engine/sessions/conversation_digest.h"
 #include "engine/sessions/token_history.h"
+#include "store/rewind_point.h"
+#include "store/session_record.h"
 
 namespace mneme {
 
@@ -15,10 +19,17 @@ namespace mneme {
 // with a copy of the slab, is a fork.
 struct Session {
   SessionKey key;  // empty name: ephemeral
-  int64_t id = 0;  // no other session has it, not a later one of the same key either
-  int slot = -1;   // of its slab; -1: it has none
+  // No other session has it, not a later one of the same key either: of named ones where there is a
+  // store, SessionRecord::id.
+  int64_t id = 0;
+  int slot = -1;  // of its slab; -1: it has none
   int64_t fed_tokens = 0;
   ConversationDigest fed;  // of those tokens
+  // Of the conversation that it began with, up to the first message of a user
+  // (Prompt::opening_end); of nothing where that is not known.
+  ConversationDigest opening;
+  // PrefixTree's name for those tokens; 0, or another number of tokens: it does not have them.
+  uint64_t path = 0;
   // Sampled, known to the client, and not yet fed: the first token that goes on from here.
   std::optional<int32_t> pending_token;
   bool has_text = false;  // something other than control tokens is in the conversation
@@ -36,6 +47,19 @@ struct Session {
   absl::Time last_used;
   absl::Duration ttl = absl::InfiniteDuration();
   absl::Duration expires = absl::InfiniteDuration();  // on the monotonic clock, while idle
+
+  // Where there is a store (SessionLog).
+  Durability durability = Durability::kTurn;
+  bool logged = false;  // the store has its record
+  // It began anew from there: its log is cut with its next turn. Null: it did not.
+  std::shared_ptr<const RewindPoint> cut;
+  int64_t turns = 0;          // SessionRecord::turns
+  int64_t rewinds = 0;        // likewise
+  int64_t snapshot = 0;       // tokens fed where its newest snapshot was taken, as far as is known
+  int64_t snapshot_turn = 0;  // `turns` there
+  // Tokens, when it was fetched from there for the request that has it now; -1: it was not.
+  int64_t replayed = -1;
+  absl::Status not_there;  // why it could not be fetched; OK: nobody tried in vain
 
   // Tokens of the conversation, the pending one included.
   int64_t position() const { return fed_tokens + (pending_token.has_value() ? 1 : 0); }

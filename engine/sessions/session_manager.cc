@@ -1,6 +1,7 @@
 #include "engine/sessions/session_manager.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,7 @@ SessionManager::SessionManager(StatePool& pool, Clock& clock, EngineStats& stats
       clock_(clock),
       stats_(stats),
       options_(std::move(options)),
-      parking_(pool, options_.host, clock, stats, options_.wake) {
+      parking_(pool, options_.host, options_.states, clock, stats, options_.wake) {
   stats_.slabs_total.Set(pool_.slots());
 }
 
@@ -43,12 +44,43 @@ Session* SessionManager::Unclaim(const SessionKey& key, bool ran) {
   table_.MarkIdle(*session, Now());
   parking_.Rest(*session);
   if (ran) session->last_used = clock_.Now();
+  if (session->residence == Residence::kStored) {
+    DropIfUnused(key);
+    return nullptr;
+  }
   return session;
 }
 
-Session& SessionManager::CreateClaimed(const SessionKey& key, absl::Duration ttl) {
+Session* SessionManager::Recall(const SessionKey& key) {
+  Session* session = Find(key);
+  if (session != nullptr || options_.log == nullptr || key.name.empty()) return session;
+  const std::optional<SessionRecord> record = options_.log->Find(key);
+  if (!record.has_value() || !options_.log->CanGoOn(*record) || IsClaimed(key)) return nullptr;
+  Session stored;
+  stored.history = TokenHistory(options_.history_tokens);
+  if (!SessionLog::Restore(*record, stored).ok()) return nullptr;
+  return &table_.Insert(std::move(stored), Now());
+}
+
+void SessionManager::DropIfUnused(const SessionKey& key) {
+  Session* session = Find(key);
+  if (session == nullptr || session->busy || session->residence != Residence::kStored) return;
+  table_.Remove(*session);
+}
+
+Durability SessionManager::default_durability() const {
+  return options_.log == nullptr ? Durability::kNone : options_.log->options().durability;
+}
+
+absl::Status SessionManager::CheckBeginning(const SessionKey& key, bool replaces_lost) const {
+  if (options_.log == nullptr) return absl::OkStatus();
+  return options_.log->CheckBeginning(key, replaces_lost);
+}
+
+Session& SessionManager::CreateClaimed(const SessionKey& key, const NewSession& options) {
   CHECK(IsClaimed(key)) << "session \"" << key.name << "\" is not claimed";
-  Session made = Make(key, ttl);
+  Session made = Make(key, options.ttl);
+  made.durability = options.durability.value_or(default_durability());
   made.slot = pool_.Acquire().value();
   Session& session = Insert(std::move(made));
   table_.MarkBusy(session);
@@ -58,6 +90,10 @@ Session& SessionManager::CreateClaimed(const SessionKey& key, absl::Duration ttl
 
 void SessionManager::Remove(Session& session, SessionEnd why) {
   stats_.ended_by(why).Add();
+  TakeBack(session);
+}
+
+void SessionManager::TakeBack(Session& session) {
   parking_.Remove(session);
   table_.Remove(session);
 }
@@ -65,7 +101,8 @@ void SessionManager::Remove(Session& session, SessionEnd why) {
 Session SessionManager::Make(const SessionKey& key, absl::Duration ttl) {
   Session session;
   session.key = key;
-  session.id = ++made_;
+  const bool is_logged = options_.log != nullptr && !key.name.empty();
+  session.id = is_logged ? static_cast<int64_t>(options_.log->NewId()) : ++made_;
   session.history = TokenHistory(options_.history_tokens);
   session.created = session.last_used = clock_.Now();
   session.ttl = ttl == absl::ZeroDuration() ? options_.default_ttl : ttl;
@@ -77,7 +114,7 @@ Session& SessionManager::Insert(Session session) {
   Session& inserted = table_.Insert(std::move(session), Now());
   if (inserted.slot >= 0) {
     parking_.AddWithSlab(inserted);
-  } else {
+  } else if (inserted.residence != Residence::kStored) {
     parking_.AddWithHost(inserted);
   }
   return inserted;
@@ -121,7 +158,10 @@ void SessionManager::Unreserve(std::vector<int>& slots) {
 absl::Status SessionManager::CheckOwnerLimit(const std::string& owner) const {
   if (options_.owner_limit == nullptr) return absl::OkStatus();
   const int limit = options_.owner_limit(owner);
-  const int sessions = table_.CountOf(owner);
+  int64_t sessions = table_.CountOf(owner);
+  if (options_.log != nullptr) {  // which does not have the newest ones yet
+    sessions = std::max(sessions, options_.log->store().UsageOf(owner).sessions);
+  }
   if (limit <= 0 || sessions < limit) return absl::OkStatus();
   return WithRetryAfter(WithReason(absl::ResourceExhaustedError(absl::StrCat(
                                        "this key has ", sessions, " sessions, and may have ", limit,
@@ -130,32 +170,42 @@ absl::Status SessionManager::CheckOwnerLimit(const std::string& owner) const {
                         std::clamp(NextExpiry() - Now(), kMinRetry, kMaxRetry));
 }
 
+std::string SessionManager::WhyNotParked() const {
+  if (!parking_.enabled()) return "";
+  if (!parking_.stores()) return ", for which the host has no room (--host-state-memory)";
+  return parking_.refusal().ok()
+             ? ", which cannot be parked now"
+             : absl::StrCat(", and those that are not durable stay, as the store refuses them: ",
+                            parking_.refusal().message());
+}
+
 absl::Status SessionManager::NoFreeSlab(int needed, int awaited) const {
   return WithRetryAfter(
-      WithReason(
-          absl::ResourceExhaustedError(absl::StrCat(
-              "no room: ", needed, needed == 1 ? " state slot is" : " state slots are",
-              " needed; of ", pool_.slots(), ", ", pool_.free_slots(), " are free",
-              awaited > 0 ? " and awaited by earlier requests" : "", ", ", ephemeral_slabs_,
-              " will be when running requests end, and named sessions have the others",
-              parking_.enabled() ? ", for which the host has no room (--host-state-memory)" : "")),
-          kReasonNoFreeSlab),
+      WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                     "no room: ", needed, needed == 1 ? " state slot is" : " state slots are",
+                     " needed; of ", pool_.slots(), ", ", pool_.free_slots(), " are free",
+                     awaited > 0 ? " and awaited by earlier requests" : "", ", ", ephemeral_slabs_,
+                     " will be when running requests end, and named sessions have the others",
+                     WhyNotParked())),
+                 kReasonNoFreeSlab),
       std::clamp(NextExpiry() - Now(), kMinRetry, kMaxRetry));
 }
 
-absl::StatusOr<Session*> SessionManager::FindNamed(const SessionKey& key) const {
+absl::StatusOr<Session*> SessionManager::FindNamed(const SessionKey& key) {
   MNEME_RETURN_IF_ERROR(ValidateSessionName(key.name, "name"));
-  Session* session = Find(key);
+  Session* session = Recall(key);
   if (session == nullptr) {
+    // One that is just being deleted was not lost.
+    if (!IsClaimed(key)) MNEME_RETURN_IF_ERROR(CheckBeginning(key, /*replaces_lost=*/false));
     return WithReason(absl::NotFoundError(absl::StrCat("there is no session \"", key.name, "\"")),
                       kReasonNoSession);
   }
   return session;
 }
 
-absl::StatusOr<Session*> SessionManager::FindIdle(const SessionKey& key) const {
+absl::StatusOr<Session*> SessionManager::FindIdle(const SessionKey& key) {
   MNEME_ASSIGN_OR_RETURN(Session * session, FindNamed(key));
-  if (session->busy) {
+  if (session->busy || parking_.IsBeingFetchedFromStore(*session)) {
     return WithPosition(
         WithReason(absl::FailedPreconditionError(absl::StrCat(
                        "session \"", key.name, "\" is busy: a request for it waits or runs")),
@@ -165,14 +215,9 @@ absl::StatusOr<Session*> SessionManager::FindIdle(const SessionKey& key) const {
   return session;
 }
 
-absl::StatusOr<Session*> SessionManager::Add(const SessionKey& key, absl::Duration ttl,
-                                             int slabs_awaited, Session* parent) {
+absl::Status SessionManager::CheckNew(const SessionKey& key, const NewSession& options) {
   MNEME_RETURN_IF_ERROR(ValidateSessionName(key.name, "name"));
-  if (ttl < absl::ZeroDuration()) {
-    return FieldError("ttl",
-                      absl::StrCat("is ", absl::FormatDuration(ttl), ", expected at least 0"));
-  }
-  if (Find(key) != nullptr) {
+  if (Recall(key) != nullptr) {
     return WithReason(
         absl::AlreadyExistsError(absl::StrCat("there is a session \"", key.name, "\" already")),
         kReasonSessionExists);
@@ -182,42 +227,83 @@ absl::StatusOr<Session*> SessionManager::Add(const SessionKey& key, absl::Durati
                           "a waiting request is about to create session \"", key.name, "\"")),
                       kReasonSessionBusy);
   }
-  MNEME_RETURN_IF_ERROR(CheckOwnerLimit(key.owner));
-  Session made = Make(key, ttl);
+  MNEME_RETURN_IF_ERROR(CheckBeginning(key, options.replaces_lost));
+  if (options.ttl < absl::ZeroDuration()) {
+    return FieldError(
+        "ttl", absl::StrCat("is ", absl::FormatDuration(options.ttl), ", expected at least 0"));
+  }
+  return CheckOwnerLimit(key.owner);
+}
+
+absl::StatusOr<Session*> SessionManager::Add(const SessionKey& key, const NewSession& options,
+                                             int slabs_awaited, Session* parent) {
+  MNEME_RETURN_IF_ERROR(CheckNew(key, options));
+  Session made = Make(key, options.ttl);
+  made.durability = options.durability.value_or(default_durability());
   if (parent != nullptr) {
+    made.durability = parent->durability;
     made.fed_tokens = parent->fed_tokens;
     made.fed = parent->fed;
+    made.opening = parent->opening;
+    made.path = parent->path;
     made.pending_token = parent->pending_token;
     made.has_text = parent->has_text;
     made.history = parent->history;
     made.evictions = parent->evictions;
   }
-  if (slabs_awaited < free_slabs()) {
+  const bool rests_in_store = parent != nullptr && parent->residence == Residence::kStored;
+  const bool may_rest_there =
+      options_.log != nullptr && (rests_in_store || made.durability == Durability::kTurn);
+  if (!rests_in_store && slabs_awaited < free_slabs()) {
     made.slot = pool_.Acquire().value();
-  } else if (!parking_.HasRoomForNewcomer(made.fed_tokens)) {
+  } else if (!rests_in_store && parking_.HasRoomForNewcomer(made.fed_tokens)) {
+    made.residence = Residence::kParked;
+  } else if (may_rest_there) {
+    made.residence = Residence::kStored;
+  } else {
     return NoFreeSlab(/*needed=*/1, slabs_awaited);
   }
   return &Insert(std::move(made));
 }
 
-absl::StatusOr<SessionInfo> SessionManager::Create(const SessionKey& key, absl::Duration ttl,
-                                                   int slabs_awaited) {
-  MNEME_ASSIGN_OR_RETURN(const Session* session, Add(key, ttl, slabs_awaited, nullptr));
+absl::StatusOr<SessionInfo> SessionManager::Create(const SessionKey& key, const NewSession& options,
+                                                   int slabs_awaited, Done done) {
+  MNEME_ASSIGN_OR_RETURN(Session * session, Add(key, options, slabs_awaited, nullptr));
   PublishGauges();
-  return Describe(*session);
+  SessionInfo info = Describe(*session);
+  if (options_.log == nullptr) {
+    done(absl::OkStatus());
+  } else {
+    options_.log->Create(*session, Claiming(key, std::move(done)));
+  }
+  return info;
 }
 
 absl::StatusOr<SessionInfo> SessionManager::Fork(const SessionKey& source, const SessionKey& target,
-                                                 absl::Duration ttl, int slabs_awaited) {
+                                                 absl::Duration ttl, int slabs_awaited, Done done) {
   MNEME_ASSIGN_OR_RETURN(Session * parent, FindIdle(source));
   parking_.Await(*parent);
   MNEME_ASSIGN_OR_RETURN(Session * child, Add(target, ttl, slabs_awaited, parent));
   CopyState(*parent, *child);
   PublishGauges();
-  return Describe(*child);
+  SessionInfo info = Describe(*child);
+  if (options_.log == nullptr) {
+    done(absl::OkStatus());
+  } else {
+    options_.log->Fork(*parent, *child, Claiming(target, std::move(done)));
+    DropIfUnused(source);
+  }
+  return info;
+}
+
+bool SessionManager::RestsInStore(const SessionKey& key) {
+  if (options_.log == nullptr || IsClaimed(key)) return false;
+  const Session* session = Recall(key);
+  return session != nullptr && session->residence != Residence::kResident;
 }
 
 void SessionManager::CopyState(Session& parent, Session& child) {
+  if (child.residence == Residence::kStored) return;  // the log has it
   if (child.residence == Residence::kParked) {
     parking_.CopyToHost(parent, child);
   } else if (parent.residence == Residence::kParked) {
@@ -227,10 +313,26 @@ void SessionManager::CopyState(Session& parent, Session& child) {
   }
 }
 
-absl::Status SessionManager::Delete(const SessionKey& key) {
-  MNEME_ASSIGN_OR_RETURN(Session * session, FindIdle(key));
-  Remove(*session, SessionEnd::kDeleted);
-  PublishGauges();
+absl::Status SessionManager::Delete(const SessionKey& key, Done done) {
+  const absl::StatusOr<Session*> session = FindIdle(key);
+  int64_t id = 0;
+  if (session.ok()) {
+    id = (*session)->id;
+    Remove(**session, SessionEnd::kDeleted);
+    PublishGauges();
+  } else {
+    // What cannot go on can be deleted all the same.
+    const std::optional<SessionRecord> record =
+        options_.log == nullptr || Find(key) != nullptr || IsClaimed(key) ? std::nullopt
+                                                                          : options_.log->Find(key);
+    if (!record.has_value()) return session.status();
+    id = static_cast<int64_t>(record->id);
+  }
+  if (options_.log == nullptr) {
+    done(absl::OkStatus());
+  } else {
+    options_.log->Delete(id, Claiming(key, std::move(done)));
+  }
   return absl::OkStatus();
 }
 
@@ -238,6 +340,11 @@ absl::StatusOr<Session*> SessionManager::FindWithSlab(const SessionKey& key) {
   MNEME_ASSIGN_OR_RETURN(Session * session, FindIdle(key));
   parking_.Await(*session);
   if (session->residence == Residence::kResident) return session;
+  if (session->residence != Residence::kParked) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          "session \"", key.name, "\" rests in the store, or goes there")),
+                      kReasonSessionBusy);
+  }
   if (free_slabs() == 0 && !parking_.FreeSlab()) return NoFreeSlab(/*needed=*/1, /*awaited=*/0);
   parking_.Fetch(*session);
   parking_.Await(*session);
@@ -249,18 +356,33 @@ absl::Status SessionManager::ReadState(const SessionKey& key, StateImage& image)
   return pool_.Read(session->slot, session->fed_tokens, image);
 }
 
-absl::StatusOr<SessionInfo> SessionManager::Get(const SessionKey& key) const {
+absl::StatusOr<SessionInfo> SessionManager::Get(const SessionKey& key) {
   MNEME_ASSIGN_OR_RETURN(const Session* session, FindNamed(key));
-  return Describe(*session);
+  SessionInfo info = Describe(*session);
+  DropIfUnused(key);
+  return info;
 }
 
-std::vector<SessionInfo> SessionManager::List(const std::optional<std::string>& owner,
-                                              const std::string& name_prefix) const {
-  std::vector<SessionInfo> infos;
+SessionsHere SessionManager::ListHere(const std::optional<std::string>& owner,
+                                      const std::string& name_prefix) const {
+  SessionsHere here = {.claimed = claimed_};
   for (const Session* session : table_.List(owner, name_prefix)) {
-    infos.push_back(Describe(*session));
+    here.sessions.push_back(Describe(*session));
   }
-  return infos;
+  return here;
+}
+
+SessionInfo SessionManager::Describe(const SessionRecord& record) const {
+  return {.key = {record.owner, record.name},
+          .position = record.position(),
+          .has_pending_token = record.pending_token.has_value(),
+          .created = record.created,
+          .last_used = record.last_used,
+          .ttl = record.ttl,
+          .state_bytes = pool_.slab_bytes(),
+          .residence = absl::IsDataLoss(options_.log->CheckRecord(record)) ? Residence::kLost
+                                                                           : Residence::kStored,
+          .durability = record.durability};
 }
 
 SessionInfo SessionManager::Describe(const Session& session) const {
@@ -272,22 +394,16 @@ SessionInfo SessionManager::Describe(const Session& session) const {
           .last_used = session.last_used,
           .ttl = session.ttl,
           .state_bytes = pool_.slab_bytes(),
-          .residence = session.residence};
-}
-
-void SessionManager::Expire() {
-  while (Session* session = table_.FirstExpired(Now())) {
-    LogFields("session_expired")
-        .Add("owner", session->key.owner)
-        .Add("session", session->key.name)
-        .Add("tokens", session->position())
-        .Add("ttl", absl::FormatDuration(session->ttl))
-        .Write(LogSeverity::kInfo);
-    Remove(*session, SessionEnd::kExpired);
-  }
+          .residence = session.residence,
+          .durability = options_.log == nullptr ? std::nullopt
+                                                : std::optional<Durability>(session.durability)};
 }
 
 void SessionManager::PublishGauges() {
+  if (options_.log != nullptr) {
+    const int64_t elsewhere = options_.log->store().sessions() - table_.size();
+    stats_.sessions_stored.Set(std::max<int64_t>(0, elsewhere));
+  }
   stats_.slabs_used.Set(pool_.used_slots());
   stats_.slabs_ephemeral.Set(ephemeral_slabs_);
   stats_.sessions.Set(table_.size());
@@ -297,9 +413,16 @@ void SessionManager::PublishGauges() {
 
 absl::Status SessionManager::CheckIntegrity(std::span<const int> held, int claims) const {
   std::vector<int> owners(pool_.slots(), 0);
+  absl::Status misplaced;
   table_.ForEach([&](const Session& session) {
-    if (session.residence != Residence::kParked) ++owners.at(session.slot);
+    if (session.slot >= 0) ++owners.at(session.slot);
+    if ((session.slot < 0) !=
+        (session.residence == Residence::kParked || session.residence == Residence::kStored)) {
+      misplaced = absl::InternalError(absl::StrCat("session \"", session.key.name, "\" has slab ",
+                                                   session.slot, " by mistake"));
+    }
   });
+  MNEME_RETURN_IF_ERROR(misplaced);
   for (const int slot : held) ++owners.at(slot);
   for (int slot = 0; slot < pool_.slots(); ++slot) {
     if (owners[slot] != (pool_.taken(slot) ? 1 : 0)) {
@@ -312,9 +435,9 @@ absl::Status SessionManager::CheckIntegrity(std::span<const int> held, int claim
     return absl::InternalError(
         absl::StrCat(held.size(), " slabs are ephemeral, counted ", ephemeral_slabs_));
   }
-  if (claims != static_cast<int>(claimed_.size())) {
-    return absl::InternalError(
-        absl::StrCat(claimed_.size(), " sessions are claimed by ", claims, " requests"));
+  if (claims + commands_ != static_cast<int>(claimed_.size())) {
+    return absl::InternalError(absl::StrCat(claimed_.size(), " sessions are claimed by ", claims,
+                                            " requests and ", commands_, " commands"));
   }
   absl::Status busy;
   table_.ForEach([&](const Session& session) {

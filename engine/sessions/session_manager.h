@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,9 +16,11 @@
 #include "base/clock.h"
 #include "engine/engine_stats.h"
 #include "engine/request.h"
+#include "engine/session_page.h"
 #include "engine/sessions/host_states.h"
 #include "engine/sessions/parking.h"
 #include "engine/sessions/session.h"
+#include "engine/sessions/session_log.h"
 #include "engine/sessions/session_table.h"
 #include "engine/state_pool.h"
 #include "models/state_codec.h"
@@ -38,6 +41,12 @@ namespace mneme {
 //
 // Idle sessions keep their slabs until others need them and they can be parked (Parking).
 //
+// Where there is a log, named sessions outlive this: one that rests in the store alone has its
+// record there and nothing here, until somebody names it (Recall). Its time to live parks it then,
+// and removes nothing. Changes by commands are made here at once, and are durable when `done` is
+// called with OK; until then the name is claimed. Where they could not be made durable, they are
+// taken back.
+//
 // Owned and called by one thread, the loop's. Whatever the constructor takes must outlive it.
 class SessionManager {
  public:
@@ -46,8 +55,16 @@ class SessionManager {
     int history_tokens = 0;  // Session::history
     // EngineOptions::owner_session_limit.
     std::function<int(const std::string& owner)> owner_limit;
-    HostStates* host = nullptr;  // null: idle sessions keep their slabs
+    HostStates* host = nullptr;      // null: idle sessions keep their slabs, or go to the store
+    SessionLog* log = nullptr;       // null: sessions end with this
+    StoredStates* states = nullptr;  // of the log's
+    int64_t snapshot_tokens = 0;     // EngineOptions
+    absl::Duration retention = absl::InfiniteDuration();  // EngineOptions::session_retention
+    int max_checkpoints = 0;                              // EngineOptions, as the next one
+    int max_checkpoints_per_owner = 0;
     std::function<void()> wake;  // of Parking
+    // Called when a session went back to a position, which the session of that id then has.
+    std::function<void(int64_t id, int64_t position)> on_rewound;
   };
   SessionManager(StatePool& pool, Clock& clock, EngineStats& stats, Options options);
 
@@ -55,6 +72,8 @@ class SessionManager {
 
   // Null if there is none.
   Session* Find(const SessionKey& key) const { return table_.Find(key); }
+  // The same, and from now on those that only the store has.
+  Session* Recall(const SessionKey& key);
   bool IsClaimed(const SessionKey& key) const { return claimed_.contains(key); }
   // `key` is a request's from now on; it was nobody's.
   void Claim(const SessionKey& key);
@@ -62,9 +81,42 @@ class SessionManager {
   // is idle, or null if it never came to be.
   Session* Unclaim(const SessionKey& key, bool ran);
   // The session of a claimed key that has none. A slab is free.
-  Session& CreateClaimed(const SessionKey& key, absl::Duration ttl);
+  Session& CreateClaimed(const SessionKey& key, const NewSession& options);
+  // One that a request has claimed and that is not on its way forgets all that it was fed; a slab
+  // is free where it has none. The log keeps what it has until a turn is added to the session: then
+  // it goes back to `cut`, or, where that is null, to nothing.
+  void BeginAnew(Session& session, std::shared_ptr<const RewindPoint> cut = nullptr);
+  // OK where a session of that name may begin: none was lost, or `replaces_lost`.
+  absl::Status CheckBeginning(const SessionKey& key, bool replaces_lost) const;
   // Forgets an idle session.
   void Remove(Session& session, SessionEnd why);
+  // Of one that the store has, and nobody here is using: leaves it to that.
+  void DropIfUnused(const SessionKey& key);
+  // As Remove, of one that the store has as it was before; it did not end.
+  void TakeBack(Session& session);
+  // Writes a snapshot of an idle session if it was fed enough since the last one.
+  void SnapshotIfDue(Session& session);
+  // Writes snapshots of sessions that have none of what they are, as far as there is room for
+  // writing. False: none is left to be written.
+  bool SnapshotAll();
+
+  // --- Going back (session_rewind.cc) ---
+
+  // A session that was claimed, and does not run, goes back to where it was; nobody fetches or
+  // parks it until `done` is called. Where that says OK, it rests in the store as it was there.
+  // Otherwise it is as before. FAILED_PRECONDITION (NO_STORE, NOT_LOGGED), OUT_OF_RANGE
+  // (POSITION_GONE), NOT_FOUND (NO_SUCH_CHECKPOINT), NOT_DURABLE.
+  void RewindClaimed(Session& session, const RewindTarget& to, SessionLog::Done done);
+  // Commands of idle sessions; `done` is called once, maybe at once.
+  using InfoDone = std::function<void(const absl::StatusOr<SessionInfo>&)>;
+  void Rewind(const SessionKey& key, const RewindTarget& to, InfoDone done);
+  // `target` begins as `source` was there, and rests in the store.
+  void ForkAt(const SessionKey& source, const SessionKey& target, absl::Duration ttl,
+              const RewindTarget& at, InfoDone done);
+  // Where the session stands now, with a snapshot of it, if it has its state here.
+  using CheckpointDone = std::function<void(const absl::StatusOr<CheckpointInfo>&)>;
+  void AddCheckpoint(const SessionKey& key, const std::string& name, CheckpointDone done);
+  void DropCheckpoint(const SessionKey& key, const std::string& name, SessionLog::Done done);
 
   // --- Ephemeral sessions and reservations ---
 
@@ -74,6 +126,8 @@ class SessionManager {
   std::vector<int> Reserve(int count);
   // A copy of `parent`, its slab's too, in a reserved slot.
   std::unique_ptr<Session> ForkEphemeral(const Session& parent, int reserved_slot);
+  // The same in a slab that is free.
+  std::unique_ptr<Session> CopyEphemeral(const Session& parent);
   // Gives its slab back. What else the session says stays. Again: nothing.
   void EndEphemeral(Session& session);
   // Gives reservations back, and leaves `slots` empty.
@@ -95,26 +149,47 @@ class SessionManager {
 
   // They do not wait for requests: where no slab is free but `slabs_awaited`, those that waiting
   // requests will need, a new session begins as a parked one, or is refused.
-  absl::StatusOr<SessionInfo> Create(const SessionKey& key, absl::Duration ttl, int slabs_awaited);
+  // `done` is called where they return OK: at once without a log.
+  using Done = SessionLog::Done;
+  absl::StatusOr<SessionInfo> Create(const SessionKey& key, const NewSession& options,
+                                     int slabs_awaited, Done done = SessionLog::IgnoreStatus);
   absl::StatusOr<SessionInfo> Fork(const SessionKey& source, const SessionKey& target,
-                                   absl::Duration ttl, int slabs_awaited);
-  absl::Status Delete(const SessionKey& key);
+                                   absl::Duration ttl, int slabs_awaited,
+                                   Done done = SessionLog::IgnoreStatus);
+  absl::Status Delete(const SessionKey& key, Done done = SessionLog::IgnoreStatus);
+  // An idle session with a slab has forgotten positions [begin, end): takes them out of what else
+  // there is of it, and makes that durable.
+  void LogForgetting(Session& session, int64_t begin, int64_t end, Done done);
+  // Whether FindWithSlab has to wait for the store, which it cannot.
+  bool RestsInStore(const SessionKey& key);
+  // Whether Create would find fault with the key or the time to live.
+  absl::Status CheckNew(const SessionKey& key, const NewSession& options);
+  // A new session that is what `facts` say beside its key, its times and its durability, with that
+  // state, in a slab.
+  absl::StatusOr<SessionInfo> Import(const SessionKey& key, absl::Duration ttl, int slabs_awaited,
+                                     Session& facts, StateCopy& state, Done done);
   // Copies fields of an idle session.
   absl::Status ReadState(const SessionKey& key, StateImage& image);
   // An idle session that is to be read or changed, with its slab: waits for that, where it is
   // parked.
   absl::StatusOr<Session*> FindWithSlab(const SessionKey& key);
-  absl::StatusOr<SessionInfo> Get(const SessionKey& key) const;
-  // Sorted by key; without `owner`, those of all.
-  std::vector<SessionInfo> List(const std::optional<std::string>& owner,
-                                const std::string& name_prefix) const;
+  absl::StatusOr<SessionInfo> Get(const SessionKey& key);
+  // Those that are not in the store alone; without `owner`, those of all.
+  SessionsHere ListHere(const std::optional<std::string>& owner,
+                        const std::string& name_prefix) const;
+  // Of one that is. By any thread.
+  SessionInfo Describe(const SessionRecord& record) const;
 
   // --- Time, and books ---
 
-  // Removes the idle sessions whose time has come.
+  // Removes the idle sessions whose time has come; with a log, parks them.
   void Expire();
+  // Takes note of what has arrived from other threads.
+  void Settle();
   // When the next one's does, on the monotonic clock; infinite if none will.
   absl::Duration NextExpiry() const { return table_.NextExpiry(); }
+  // When Expire and Settle have to be called, though nothing came; infinite if never.
+  absl::Duration NextUpkeep() const;
   void PublishGauges();
 
   // INTERNAL unless every slab has one owner and every session is where it should be. `held`: the
@@ -123,13 +198,33 @@ class SessionManager {
   absl::Status CheckIntegrity(std::span<const int> held, int claims) const;
 
  private:
-  absl::StatusOr<Session*> FindNamed(const SessionKey& key) const;
+  absl::StatusOr<Session*> FindNamed(const SessionKey& key);
   // A session that may be copied, changed or deleted.
-  absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
+  absl::StatusOr<Session*> FindIdle(const SessionKey& key);
   // Whether there can be such a session; what it is to know of `parent`, if that is not null, is
   // copied.
-  absl::StatusOr<Session*> Add(const SessionKey& key, absl::Duration ttl, int slabs_awaited,
+  absl::StatusOr<Session*> Add(const SessionKey& key, const NewSession& options, int slabs_awaited,
                                Session* parent);
+  Durability default_durability() const;
+  // The end of NoFreeSlab()'s sentence.
+  std::string WhyNotParked() const;
+  // Claims a key for a change that the log is told of, and wraps `done`, which ends that: where the
+  // change failed, the session that the change made or left is taken back if it
+  // `takes_back`.
+  Done Claiming(const SessionKey& key, Done done, bool takes_back = true);
+  void DeleteOld();
+  void NoteDate();
+  void PublishLag();
+  // session_rewind.cc
+  absl::StatusOr<Session*> FindLogged(const SessionKey& key);
+  absl::Status CheckStore() const;
+  absl::Status CheckLogged(const Session& session) const;
+  absl::Status CheckCheckpoints(const SessionRecord& record) const;
+  void ClaimForCommand(const SessionKey& key);
+  void EndCommand(const SessionKey& key);
+  void SnapshotCheckpoints();
+  void BeginRewinds();
+  void ReturnToStore(Session& session);
   // Without a slab. A ttl of zero is the default one.
   Session Make(const SessionKey& key, absl::Duration ttl);
   Session& Insert(Session session);
@@ -147,6 +242,19 @@ class SessionManager {
   absl::flat_hash_set<SessionKey> claimed_;
   int ephemeral_slabs_ = 0;
   int64_t made_ = 0;  // sessions
+  int commands_ = 0;  // keys that they claim
+  struct PendingRewind {
+    SessionKey key;
+    RewindTarget to;
+    SessionLog::Done done;
+  };
+  std::vector<PendingRewind> rewinds_;  // of sessions that are on their way from the store
+  // Whose checkpoint was taken after so many turns, and has no snapshot yet.
+  absl::flat_hash_map<SessionKey, int64_t> checkpointed_;
+  absl::flat_hash_map<std::string, int64_t> new_checkpoints_;  // on their way, by owner
+  absl::Duration next_deletion_ = absl::ZeroDuration(), next_lag_ = absl::ZeroDuration();
+  absl::Time started_ = absl::InfinitePast();       // this, by the date as it was last
+  std::pair<std::string, std::string> deleted_to_;  // names in the store that were looked at
 };
 
 }  // namespace mneme

@@ -25,6 +25,34 @@ void TokenHistory::PopLast() {
   ring_.pop_back();
 }
 
+void TokenHistory::Forget(int64_t begin, int64_t end) {
+  std::vector<int32_t> marks = Marks();
+  const auto place = [&](int64_t at) { return std::clamp<int64_t>(size() + at, 0, size()); };
+  for (int64_t i = place(begin); i < place(end); ++i) {
+    marks[static_cast<size_t>(i)] = kForgotten;
+  }
+  Restore(marks);
+}
+
+void TokenHistory::TakeAsPrompt() {
+  for (int32_t& mark : ring_) {
+    if (mark < 0 && mark != kForgotten) mark = ~mark;
+  }
+  counts_.reset();
+}
+
+std::vector<int32_t> TokenHistory::Marks() const {
+  std::vector<int32_t> marks(ring_.size());
+  std::rotate_copy(ring_.begin(), ring_.begin() + static_cast<int64_t>(oldest_), ring_.end(),
+                   marks.begin());
+  return marks;
+}
+
+void TokenHistory::Restore(std::span<const int32_t> marks) {
+  *this = TokenHistory(capacity_);
+  for (const int32_t mark : marks) Push(mark < 0 ? ~mark : mark, /*generated=*/mark < 0);
+}
+
 void TokenHistory::AppendDistinct(std::vector<HistoryToken>& out) {
   if (!counts_.has_value()) {
     counts_.emplace();
@@ -34,6 +62,7 @@ void TokenHistory::AppendDistinct(std::vector<HistoryToken>& out) {
 }
 
 void TokenHistory::Add(int32_t mark, int by) {
+  if (mark == kForgotten) return;
   const int32_t token = mark < 0 ? ~mark : mark;
   const auto it = counts_->try_emplace(token).first;
   it->second.seen += by;

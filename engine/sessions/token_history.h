@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -19,7 +21,18 @@ class TokenHistory {
   void Push(int32_t token, bool generated);
   // Takes the newest token back.
   void PopLast();
+  // As if all of it had come with prompts.
+  void TakeAsPrompt();
   int size() const { return static_cast<int>(ring_.size()); }
+  // In the place of a token that was forgotten.
+  static constexpr int32_t kForgotten = std::numeric_limits<int32_t>::min();
+  // Forgets tokens [begin, end), counted from the end: -1 is the newest. Those that it does not
+  // have any more are no matter.
+  void Forget(int64_t begin, int64_t end);
+  // Oldest first: tokens, ~token of those that were generated, kForgotten.
+  std::vector<int32_t> Marks() const;
+  // The same history again, as far as the capacity goes.
+  void Restore(std::span<const int32_t> marks);
 
   // Appends each distinct token once, with the number of times it was generated. The first call
   // counts the ring, later ones find the counts kept.

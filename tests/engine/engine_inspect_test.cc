@@ -118,8 +118,8 @@ TEST_P(EngineInspectTest, ASessionsEngramsAreTold) {
     EXPECT_EQ(row.source.first_token, row.engram.birth / kWorking * kSegment);
     EXPECT_EQ(row.age, 19 - row.source.segment);
     EXPECT_GT(row.engram.norm, 0);
-    EXPECT_GE(row.firings, 1);
-    EXPECT_LE(row.firings, row.age + 1);
+    EXPECT_GE(row.engram.firings, 1);
+    EXPECT_LE(row.engram.firings, row.age + 1);
   }
   EXPECT_DOUBLE_EQ(lifespans, summary.lifespan_sum);
   EXPECT_EQ(recalled, summary.recalled);

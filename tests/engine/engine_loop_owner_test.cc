@@ -38,7 +38,7 @@ TEST(EngineLoopOwnerTest, AnotherOwnersSessionIsNotThere) {
   EXPECT_TRUE(absl::IsNotFound(h.loop->DeleteSession(his)));
   EXPECT_TRUE(
       absl::IsNotFound(h.loop->ForkSession(his, {"bob", "copy"}, absl::ZeroDuration()).status()));
-  EXPECT_TRUE(h.loop->ListSessions("bob", "").empty());
+  EXPECT_TRUE(ListSessions(*h.loop, "bob", "").empty());
   Request existing = GreedyOf("bob", "s");
   existing.create_session = false;
   const Answer refused = h.Generate(existing);
@@ -107,7 +107,7 @@ TEST(EngineLoopOwnerTest, WaitingRequestsDoNotPassTheLimitTogether) {
   int admitted = 0;
   for (const auto& stream : streams) admitted += h.Finish(*stream).status().ok() ? 1 : 0;
   EXPECT_EQ(admitted, 1);
-  EXPECT_EQ(h.loop->ListSessions("alice", "").size(), 1u);
+  EXPECT_EQ(ListSessions(*h.loop, "alice", "").size(), 1u);
 }
 
 TEST(EngineLoopOwnerTest, ARequestReportsWhatItUsedWhateverBecomesOfIt) {

@@ -185,7 +185,7 @@ TEST(EngineLoopParkingTest, CommandsWorkOnParkedSessions) {
     EXPECT_EQ(h.Generate(Greedy({2}, 2, name)).tokens.at(0), Alone({{1}, {2}}, 2)) << name;
   }
   EXPECT_EQ(h.Generate(Greedy({1}, 2, "new")).tokens.at(0), Alone({{1}}, 2));
-  for (const SessionInfo& info : h.loop->ListSessions("", "")) {
+  for (const SessionInfo& info : ListSessions(*h.loop, "", "")) {
     EXPECT_EQ(h.loop->DeleteSession(info.key), absl::OkStatus());
   }
   EXPECT_EQ(h.pool->used_slots(), 0);

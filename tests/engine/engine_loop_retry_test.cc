@@ -102,15 +102,132 @@ TEST(EngineLoopRetryTest, ABrokenKeyHasNoPositionInASessionThatIsGone) {
   EXPECT_THAT(std::string(again.status().message()), HasSubstr("has ended since"));
 }
 
-TEST(EngineLoopRetryTest, AKeyOfARunningRequestIsAborted) {
+TEST(EngineLoopRetryTest, AKeyOfARunningRequestIsAnsweredAsThatGoesOn) {
   LoopHarness h;
-  Request request = Greedy({1}, 6, "s");
+  Request request = Greedy({1}, 20, "s");
   request.idempotency_key = "k";
   auto first = h.Submit(request).value();
-  const Answer again = h.Generate(request);
-  EXPECT_TRUE(absl::IsAborted(again.status()));
-  EXPECT_EQ(ReasonOf(again.status()), kReasonKeyRunning);
-  EXPECT_EQ(h.Finish(*first).status(), absl::OkStatus());
+  for (int turn = 0; turn < 5; ++turn) h.Turn();
+  auto second = h.Submit(request).value();
+  h.Turn();
+  Answer early;
+  LoopHarness::Read(*second, early);
+  EXPECT_FALSE(early.ended);
+  EXPECT_TRUE(early.start.has_value());
+  EXPECT_GE(early.tokens[0].size(), 5u) << "what was said before";
+  auto third = h.Submit(request).value();
+  const Answer answer = h.Finish(*first);
+  LoopHarness::Read(*second, early);
+  EXPECT_TRUE(early.ended);
+  EXPECT_EQ(early.tokens, answer.tokens);
+  EXPECT_TRUE(early.last.replayed);
+  EXPECT_FALSE(early.last.session_gone);
+  EXPECT_EQ(early.last.session_position, answer.last.session_position);
+  EXPECT_EQ(h.Finish(*third).tokens, answer.tokens);
+  EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 21) << "fed once";
+  EXPECT_EQ(h.stats.replayed.value(), 2);
+  EXPECT_EQ(h.stats.requests_waiting.value(), 0);
+}
+
+TEST(EngineLoopRetryTest, WhoRepeatsARequestTakesItOverWhenItsClientLeaves) {
+  LoopHarness h;
+  Request request = Greedy({1}, 20, "s");
+  request.idempotency_key = "k";
+  auto first = h.Submit(request).value();
+  for (int turn = 0; turn < 3; ++turn) h.Turn();
+  auto second = h.Submit(request).value();
+  h.Turn();
+  first.reset();
+  const Answer answer = h.Finish(*second);
+  EXPECT_EQ(answer.status(), absl::OkStatus());
+  EXPECT_EQ(answer.tokens[0].size(), 20u);
+  EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 21);
+}
+
+TEST(EngineLoopRetryTest, WhenAllHaveLeftTheRequestEnds) {
+  LoopHarness h;
+  Request request = Greedy({1}, 2000, "s");
+  request.idempotency_key = "k";
+  auto first = h.Submit(request).value();
+  for (int turn = 0; turn < 3; ++turn) h.Turn();
+  auto second = h.Submit(request).value();
+  h.Turn();
+  first.reset();
+  h.Turn();
+  second.reset();
+  h.TurnUntilQuiet();
+  EXPECT_LT(h.loop->GetSession(Key("s"))->position, 20);
+  EXPECT_EQ(ReasonOf(h.Generate(request).status()), kReasonKeyBroken);
+}
+
+TEST(EngineLoopRetryTest, ADetachedTurnIsFetchedWhileItRunsAndAfterwards) {
+  LoopHarness h;
+  Request request = Greedy({1}, 30, "s");
+  request.idempotency_key = "k";
+  request.detached = true;
+  request.deadline = h.clock.Monotonic() + absl::Milliseconds(4);
+  h.Submit(request).value().reset();  // and gone
+  for (int turn = 0; turn < 6; ++turn) h.Turn();
+  request.deadline = h.clock.Monotonic() + absl::Milliseconds(2);
+  const Answer poll = h.Generate(request);
+  EXPECT_EQ(poll.status().code(), absl::StatusCode::kDeadlineExceeded) << "of the listening alone";
+  EXPECT_FALSE(poll.tokens[0].empty());
+  request.deadline = absl::InfiniteDuration();
+  const Answer fetched = h.Generate(request);
+  EXPECT_EQ(fetched.tokens[0].size(), 30u);
+  EXPECT_EQ(h.Generate(request).tokens, fetched.tokens);
+  EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 31);
+}
+
+TEST(EngineLoopRetryTest, WhoFollowsARequestThatFeedsNothingRunsItself) {
+  HarnessOptions options;
+  options.engine.max_rows = 1;
+  LoopHarness h(options);
+  auto running = h.Submit(Greedy({1}, 10)).value();
+  h.Turn();
+  Request request = Greedy({2}, 5, "s");
+  request.idempotency_key = "k";
+  request.deadline = h.clock.Monotonic() + absl::Milliseconds(3);
+  auto first = h.Submit(request).value();
+  request.deadline = absl::InfiniteDuration();
+  auto second = h.Submit(request).value();
+  const Answer answer = h.Finish(*second);
+  EXPECT_EQ(h.Finish(*first).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(answer.status(), absl::OkStatus());
+  EXPECT_FALSE(answer.last.replayed);
+  EXPECT_EQ(answer.tokens[0].size(), 5u);
+  EXPECT_EQ(h.Finish(*running).status(), absl::OkStatus());
+}
+
+TEST(EngineLoopRetryTest, SlowReadersFollowInTheirTime) {
+  HarnessOptions options;
+  options.engine.stream_capacity_events = 4;
+  LoopHarness h(options);
+  Request request = Greedy({1}, 40, "s");
+  request.idempotency_key = "k";
+  auto first = h.Submit(request).value();
+  h.Turn();
+  auto slow = h.Submit(request).value();
+  const Answer answer = h.Finish(*first);
+  EXPECT_EQ(answer.tokens[0].size(), 40u) << "nobody waits for it";
+  EXPECT_EQ(h.Finish(*slow).tokens, answer.tokens);
+}
+
+TEST(EngineLoopRetryTest, OnlySoManyFollowAtOnce) {
+  HarnessOptions options;
+  options.engine.max_queued_requests = 2;
+  LoopHarness h(options);
+  Request request = Greedy({1}, 20, "s");
+  request.idempotency_key = "k";
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (int i = 0; i < 3; ++i) {
+    streams.push_back(h.Submit(request).value());
+    h.Turn();
+  }
+  const Answer refused = h.Generate(request);
+  EXPECT_EQ(ReasonOf(refused.status()), kReasonKeyRunning);
+  EXPECT_TRUE(RetryAfterOf(refused.status()).has_value());
+  for (const auto& stream : streams) EXPECT_EQ(h.Finish(*stream).status(), absl::OkStatus());
 }
 
 TEST(EngineLoopRetryTest, AKeyOfABrokenRequestIsAbortedWithThePosition) {

@@ -165,8 +165,8 @@ TEST(EngineLoopTest, SessionsOfOwnersDoNotMeet) {
   yours.create_session = false;
   EXPECT_EQ(h.Generate(mine).status(), absl::OkStatus());
   EXPECT_TRUE(absl::IsNotFound(h.Generate(yours).status()));
-  EXPECT_EQ(h.loop->ListSessions("me", "").size(), 1);
-  EXPECT_THAT(h.loop->ListSessions("", ""), IsEmpty());
+  EXPECT_EQ(ListSessions(*h.loop, "me", "").size(), 1);
+  EXPECT_THAT(ListSessions(*h.loop, "", ""), IsEmpty());
 }
 
 // --- n ---

@@ -196,7 +196,8 @@ TEST_P(EngineMemoryTest, WhatCannotBeForgottenIsRefusedAndNoSessionIsLost) {
   EXPECT_FALSE((*plain)->stats().engrams.exist);
 }
 
-// By what the state says at the end of each segment: weights of a token and head sum to 1.
+// The usage follows from what the state says at the end of each segment: weights of a token and
+// head sum to 1.
 TEST_P(EngineMemoryTest, UsageHasWhatTheTokensOfTheRequestAttendedTo) {
   const int segment = config_.segment, working = config_.rules.working;
   const std::vector<int32_t> first = RandomTokens(7 * segment + 2, kVocab, 1);

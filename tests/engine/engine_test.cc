@@ -59,7 +59,7 @@ TEST_F(EngineTest, AnswersAndKeepsSessions) {
   EXPECT_EQ(answer.status(), absl::OkStatus());
   EXPECT_EQ(engine->GetSession({"", "s"})->position, 7);
   EXPECT_EQ(engine->ForkSession({"", "s"}, {"", "t"}, absl::ZeroDuration())->position, 7);
-  EXPECT_EQ(engine->ListSessions("", "")->size(), 2);
+  EXPECT_EQ(engine->ListSessions({.owner = ""})->total, 2);
   EXPECT_EQ(engine->DeleteSession({"", "s"}), absl::OkStatus());
   EXPECT_TRUE(absl::IsNotFound(engine->GetSession({"", "s"}).status()));
   EXPECT_EQ(engine->CreateSession({"", "u"}, absl::InfiniteDuration())->ttl,
@@ -219,7 +219,7 @@ TEST_F(EngineTest, ManyThreadsAtOnce) {
           if (engine->ForkSession({"", name}, {"", copy}, absl::ZeroDuration()).ok()) {
             EXPECT_EQ(engine->DeleteSession({"", copy}), absl::OkStatus());
           }
-          (void)engine->ListSessions("", "");
+          (void)engine->ListSessions({.owner = ""});
         } else {
           (void)engine->health();
           (void)engine->stats().step_seconds.counts();
@@ -231,7 +231,7 @@ TEST_F(EngineTest, ManyThreadsAtOnce) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(compared, 20);
   engine->Drain(absl::Seconds(60));
-  EXPECT_EQ(engine->ListSessions("", "")->size(), 0);
+  EXPECT_EQ(engine->ListSessions({.owner = ""})->total, 0);
 }
 
 }  // namespace

@@ -69,11 +69,24 @@ LoopHarness::LoopHarness(HarnessOptions harness_options)
   }
   backend.set_asynchronous(options.asynchronous);
   pool = StatePool::Create(backend, model, options.slots).value();
+  const int64_t page = 4096;  // a state of the fake model
+  if (options.prefix_states > 0) {
+    prefixes = HostStates::Create(backend, *pool, options.prefix_states * page,
+                                  /*max_tokens_a_session=*/1, HostStates::kPrefixes)
+                   .value();
+  }
   if (options.host_states > 0) {
-    const int64_t page = 4096;  // a state of the fake model
     host = HostStates::Create(backend, *pool, (options.host_states + 1) * page,
                               /*max_tokens_a_session=*/1)
                .value();
+  }
+  if (options.disk != nullptr) {
+    auto opened = SessionStore::Open(*options.disk, "/store", options.store, report);
+    CHECK(opened.ok()) << opened.status();
+    store = *std::move(opened);
+    states = StoredStates::Create(backend, model, *pool, *store, *options.disk,
+                                  {.model = kHarnessModel}, stats)
+                 .value();
   }
   runner = ModelRunner::Create(
                backend, model, *pool,
@@ -87,6 +100,10 @@ LoopHarness::LoopHarness(HarnessOptions harness_options)
                                                   .pool = *pool,
                                                   .runner = *runner,
                                                   .host = host.get(),
+                                                  .prefixes = prefixes.get(),
+                                                  .store = store.get(),
+                                                  .states = states.get(),
+                                                  .model_id = kHarnessModel,
                                                   .notifier = nullptr,
                                                   .stats = stats,
                                                   .clock = clock,
@@ -128,7 +145,15 @@ Answer LoopHarness::Generate(Request request) {
   return answer;
 }
 
-void LoopHarness::Turn() { loop->RunOnce(absl::ZeroDuration()); }
+void LoopHarness::Turn() {
+  loop->RunOnce(loop->store_is_busy() ? absl::Milliseconds(1) : absl::ZeroDuration());
+}
+
+void LoopHarness::TurnUntilStored() {
+  do {
+    TurnUntilQuiet();
+  } while (loop->store_is_busy());
+}
 
 void LoopHarness::TurnUntilQuiet() {
   // A turn may take the tokens of a step that the one before began, and the next one deliver them.
@@ -138,6 +163,12 @@ void LoopHarness::TurnUntilQuiet() {
     if (rows_per_step.size() > before) quiet = -1;
   }
   EXPECT_EQ(loop->CheckIntegrity(), absl::OkStatus());
+}
+
+std::vector<SessionInfo> ListSessions(const EngineLoop& loop, const std::string& owner,
+                                      const std::string& name_prefix) {
+  const SessionQuery query = {.owner = owner, .name_prefix = name_prefix};
+  return loop.PageOfSessions(loop.ListSessionsHere(query), query).sessions;
 }
 
 Request Greedy(std::vector<int32_t> prompt, int max_tokens, std::string session) {

@@ -19,6 +19,8 @@
 
 namespace mneme {
 
+constexpr uint64_t kHarnessModel = 5;  // SessionRecord::model
+
 struct HarnessOptions {
   int slots = 4;
   int vocab = 32;
@@ -28,8 +30,11 @@ struct HarnessOptions {
   int max_context = 0;                           // the same
   std::vector<int32_t> end_tokens;
   absl::Duration step_time = absl::Milliseconds(1);
-  bool asynchronous = false;  // FaultyBackend
-  int host_states = 0;        // that can be parked, and room for one more; 0: none
+  bool asynchronous = false;   // FaultyBackend
+  FileSystem* disk = nullptr;  // sessions are stored there, in the folder "store"; null: nowhere
+  SessionStore::Options store = {.lazy = absl::Milliseconds(1)};
+  int host_states = 0;    // that can be parked, and room for one more; 0: none
+  int prefix_states = 0;  // of the prefix cache; 0: there is none
   // Without graphs a step is one forward pass, which is what the harness counts.
   EngineOptions engine = {.graphs = false,
                           .max_rows = 4,
@@ -74,21 +79,31 @@ class LoopHarness {
   Answer Generate(Request request);
   // Turns until no step runs any more, then checks the loop's integrity.
   void TurnUntilQuiet();
+  // Waits a moment for the store where that has something to do.
   void Turn();
+  // Turns until what is told to the store is durable, and nothing is written or read.
+  void TurnUntilStored();
 
   HarnessOptions options;
   FakeClock clock;
   FaultyBackend backend;
   FakeModel model;
   std::unique_ptr<Tokenizer> tokenizer;
-  std::unique_ptr<StatePool> pool;
-  std::unique_ptr<HostStates> host;
-  std::unique_ptr<ModelRunner> runner;
   EngineStats stats;
+  std::unique_ptr<StatePool> pool;
+  std::unique_ptr<HostStates> host, prefixes;
+  std::unique_ptr<SessionStore> store;
+  StoreReport report;  // of the store
+  std::unique_ptr<StoredStates> states;
+  std::unique_ptr<ModelRunner> runner;
   std::unique_ptr<EngineLoop> loop;
   std::vector<int> rows_per_step;
   std::function<void()> on_step;  // inside each step
 };
+
+// All sessions of an owner whose names begin so.
+std::vector<SessionInfo> ListSessions(const EngineLoop& loop, const std::string& owner,
+                                      const std::string& name_prefix);
 
 // A greedy request for token ids: `prompt` at any position, `max_tokens` of an answer.
 Request Greedy(std::vector<int32_t> prompt, int max_tokens, std::string session = "");

@@ -46,6 +46,9 @@ class Schedule {
 
   int answers() const { return judge_.answers(); }
   int64_t ahead_steps() const { return h_.stats.ahead_steps.value(); }
+  int64_t cached() const { return judge_.cached(); }
+  int64_t prefix_waits() const { return h_.stats.prefix.waits.value(); }
+  int edits() const { return judge_.edits(); }
   int64_t fetches() const { return h_.stats.fetch_seconds.count(); }
   // The outcomes of requests, and how often there was each.
   std::map<std::string, int> outcomes() const {
@@ -62,6 +65,9 @@ class Schedule {
     HarnessOptions options;
     options.slots = pick(1, 6);
     options.host_states = pick(0, 1) * pick(1, 6);
+    options.prefix_states = pick(0, 1) * pick(1, 8);
+    options.engine.prefix_cache_least_tokens = pick(1, 3);
+    options.engine.prefix_cache_shared = pick(0, 1) == 1;
     options.vocab = pick(3, 20);
     options.first_token_bonus = pick(0, 3);
     if (pick(0, 1) == 0) options.end_tokens = {0};
@@ -90,7 +96,8 @@ class Schedule {
     } else if (action < 60) {
       Retry();
     } else if (action < 72) {
-      if (ScheduleEvent* event = AnyLive()) event->stream->Cancel();
+      ScheduleEvent* event = AnyLive();
+      if (event != nullptr && !IsRepeated(*event)) event->stream->Cancel();
     } else if (action < 80) {
       Fork();
     } else if (action < 86) {
@@ -114,8 +121,12 @@ class Schedule {
     if (Chance(60)) request.session.name = Name();
     request.create_session = Chance(85);
     const int length = Chance(10) ? 0 : Pick(1, 14);
+    // Many begin alike, and part somewhere.
+    const int common = Chance(75) ? Pick(0, length) : 0;
+    const int text = Pick(0, 1);
     for (int i = 0; i < length; ++i) {
-      request.prompt.continued.push_back(Pick(0, h_.options.vocab - 1));
+      request.prompt.continued.push_back(i < common ? (i * (2 + text) + 1) % h_.options.vocab
+                                                    : Pick(0, h_.options.vocab - 1));
     }
     // Told apart, so that the wrong reading is noticed.
     request.prompt.at_start = request.prompt.continued;
@@ -142,7 +153,36 @@ class Schedule {
     if (Chance(30)) request.idempotency_key = absl::StrCat("key", next_key_++);
     if (Chance(15)) request.expected_position = Pick(0, 20);
     request.detached = Chance(20);
+    request.prefix_cache.bypass = Chance(10);
+    if (Chance(10)) request.prefix_cache.salt = "salt";
+    if (Chance(20) && length > 0) request.prefix_cache.marks = {Pick(1, length)};
+    if (Chance(30) && length > 0) request.prompt.message_ends = {Pick(1, length)};
+    if (Chance(30) && length > 0) MakeWhole(request);
     return request;
+  }
+
+  // All of a conversation, which may be what its session was fed, or go back on that.
+  void MakeWhole(Request& request) {
+    request.whole_history = request.prompt.same_everywhere = true;
+    request.on_mismatch = Chance(70) ? OnMismatch::kReplace : OnMismatch::kRefuse;
+    std::vector<int32_t>& told = request.prompt.at_start;
+    std::vector<const ScheduleEvent*> earlier;
+    for (const auto& event : log_) {
+      if (event->kind == ScheduleEvent::kRequest && event->answer.status().ok() &&
+          event->request.whole_history && event->request.session == request.session &&
+          !event->answer.tokens.empty()) {
+        earlier.push_back(event.get());
+      }
+    }
+    if (!earlier.empty() && Chance(70)) {
+      const ScheduleEvent& before = *earlier.back();
+      std::vector<int32_t> whole = before.request.prompt.at_start;
+      const std::vector<int32_t>& said = before.answer.tokens[0];
+      whole.insert(whole.end(), said.begin(), said.end());
+      if (Chance(50)) whole.resize(static_cast<size_t>(Pick(1, static_cast<int>(whole.size()))));
+      told.insert(told.begin(), whole.begin(), whole.end());
+    }
+    request.prompt.continued.clear();
   }
 
   void SubmitNew() { SubmitOne(RandomRequest()); }
@@ -172,6 +212,14 @@ class Schedule {
         keyed.push_back(event.get());
       }
     }
+    // One that is about to be cancelled would go on for it (IsRepeated).
+    std::erase_if(keyed, [&](const ScheduleEvent* event) {
+      return std::any_of(log_.begin(), log_.end(), [&](const auto& other) {
+        return other->kind == ScheduleEvent::kRequest && !other->answer.ended &&
+               other->request.idempotency_key == event->request.idempotency_key &&
+               other->stream->cancelled();
+      });
+    });
     if (!keyed.empty()) SubmitOne(keyed[Pick(0, static_cast<int>(keyed.size()) - 1)]->request);
   }
 
@@ -196,6 +244,16 @@ class Schedule {
   }
   void Post(std::function<void()> work) { ASSERT_TRUE(h_.loop->Post(std::move(work))); }
 
+  // Whether it may go on for another one that comes with its key, and says nothing of where it
+  // ends.
+  bool IsRepeated(const ScheduleEvent& event) const {
+    const std::string& key = event.request.idempotency_key;
+    return !key.empty() && std::count_if(log_.begin(), log_.end(), [&](const auto& other) {
+                             return other->kind == ScheduleEvent::kRequest &&
+                                    other->request.idempotency_key == key;
+                           }) > 1;
+  }
+
   ScheduleEvent* AnyLive() {
     std::vector<ScheduleEvent*> live;
     for (const auto& event : log_) {
@@ -213,7 +271,7 @@ class Schedule {
 
   void NoteVanished() {
     std::set<std::string> now;
-    for (const SessionInfo& info : h_.loop->ListSessions("", "")) now.insert(info.key.name);
+    for (const SessionInfo& info : ListSessions(*h_.loop, "", "")) now.insert(info.key.name);
     for (const std::string& name : known_) {
       if (now.contains(name)) continue;
       auto event = std::make_unique<ScheduleEvent>();
@@ -251,7 +309,7 @@ class Schedule {
     EXPECT_EQ(h_.stats.requests_running.value(), 0);
     EXPECT_EQ(h_.stats.requests_waiting.value(), 0);
     // Whatever is left is asked once more, so that its memory is seen.
-    for (const SessionInfo& info : h_.loop->ListSessions("", "")) {
+    for (const SessionInfo& info : ListSessions(*h_.loop, "", "")) {
       Request request = Greedy({1}, 3, info.key.name);
       request.expected_position = info.position;
       const size_t before = log_.size();
@@ -263,7 +321,7 @@ class Schedule {
         LoopHarness::Read(*event.stream, event.answer);
       }
     }
-    for (const SessionInfo& info : h_.loop->ListSessions("", "")) {
+    for (const SessionInfo& info : ListSessions(*h_.loop, "", "")) {
       EXPECT_EQ(h_.loop->DeleteSession(info.key), absl::OkStatus());
     }
     EXPECT_EQ(h_.pool->used_slots(), 0) << "a slab leaked";
@@ -281,7 +339,7 @@ class Schedule {
 
 void RunSchedules(uint64_t first_seed, int count, bool failures) {
   int answers = 0;
-  int64_t ahead_steps = 0, fetches = 0;
+  int64_t ahead_steps = 0, fetches = 0, cached = 0, waits = 0, edits = 0;
   std::map<std::string, int> outcomes;
   for (int i = 0; i < count; ++i) {
     SCOPED_TRACE(absl::StrCat("seed ", first_seed + i));
@@ -291,13 +349,21 @@ void RunSchedules(uint64_t first_seed, int count, bool failures) {
     answers += schedule.answers();
     ahead_steps += schedule.ahead_steps();
     fetches += schedule.fetches();
+    cached += schedule.cached();
+    waits += schedule.prefix_waits();
+    edits += schedule.edits();
     for (const auto& [outcome, n] : schedule.outcomes()) outcomes[outcome] += n;
   }
   EXPECT_GT(answers, count);
   EXPECT_GT(ahead_steps, count);
   EXPECT_GT(fetches, count / 10);
-  std::string summary = absl::StrCat(count, " schedules, ", answers, " answers, ", ahead_steps,
-                                     " steps ahead, ", fetches, " sessions fetched\n");
+  EXPECT_GT(cached, count);
+  EXPECT_GT(waits, count / 20);
+  EXPECT_GT(edits, count / 2);
+  std::string summary =
+      absl::StrCat(count, " schedules, ", answers, " answers, ", ahead_steps, " steps ahead, ",
+                   fetches, " sessions fetched, ", cached, " tokens cached, ", waits,
+                   " waits for a prefix, ", edits, " edits\n");
   for (const auto& [outcome, n] : outcomes) absl::StrAppend(&summary, "  ", outcome, ": ", n, "\n");
   printf("%s", summary.c_str());
 }

@@ -9,6 +9,7 @@
 #include "engine/model_runner.h"
 #include "engine/sessions/session_table.h"
 #include "engine/status_payload.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace mneme {
@@ -37,6 +38,17 @@ TEST(RequestCheckTest, APromptHasALimitOfItsOwn) {
   const absl::Status refused = ValidateRequest(request, bounds);
   EXPECT_EQ(FieldOf(refused), "text");
   EXPECT_EQ(refused.message(), "text has 4 tokens, expected at most 3 (--max-prompt-tokens)");
+}
+
+TEST(RequestCheckTest, NothingIsDurableWithoutAStore) {
+  Request request = Good();
+  request.durability = Durability::kTurn;
+  EXPECT_EQ(Field(request), "session.durability");
+  RequestBounds bounds = kBounds;
+  bounds.stores_sessions = true;
+  EXPECT_EQ(ValidateRequest(request, bounds), absl::OkStatus());
+  request.durability = Durability::kNone;
+  EXPECT_EQ(Field(request), "ok");
 }
 
 TEST(RequestCheckTest, AGoodRequestPasses) { EXPECT_EQ(Field(Good()), "ok"); }
@@ -186,6 +198,12 @@ TEST(CapacityPlanTest, CountsWholeSlabsInTheBudget) {
   EXPECT_EQ(PlanCapacity(300, 5000, 0, options)->sessions, 3);
   options.max_sessions = 2;
   EXPECT_EQ(PlanCapacity(300, 5000, 0, options)->sessions, 2);
+}
+
+TEST(CapacityPlanTest, SaysWhatThePrefixCacheTakes) {
+  const EngineOptions options = {.prefix_cache_memory_bytes = 4096};
+  EXPECT_THAT(PlanCapacity(1024, 5120, 0, options)->ToString(),
+              testing::HasSubstr("beginnings of prompts take 4.0 KiB of the host, at least 4"));
 }
 
 TEST(CapacityPlanTest, ABudgetBeyondTheMemoryIsCutToItLessAReserve) {

@@ -49,6 +49,14 @@ void ScheduleJudge::JudgeRequest(const ScheduleEvent& event) {
   const bool named = !request.session.name.empty();
   const auto found = sessions_.find(request.session.name);
   OracleSession session = named && found != sessions_.end() ? found->second : OracleSession{};
+  const bool followed = answer.start.has_value() && answer.start->replayed;
+  if (followed && !answer.status().ok()) {  // what it repeats broke off, or it left
+    if (absl::IsAborted(answer.status())) {
+      EXPECT_THAT(ReasonOf(answer.status()).value_or(""),
+                  ::testing::AnyOf(kReasonKeyBroken, kReasonKeyForgotten));
+    }
+    return;
+  }
   if (answer.last.replayed) return JudgeReplay(request, answer);
   if (answer.status().ok() && !request.idempotency_key.empty()) {
     finished_[request.idempotency_key] = &answer;
@@ -59,14 +67,22 @@ void ScheduleJudge::JudgeRequest(const ScheduleEvent& event) {
     return JudgeRefusal(request, answer, session);
   }
 
-  const std::vector<int32_t>& prompt =
+  std::vector<int32_t> prompt =
       session.position() == 0 ? request.prompt.at_start : request.prompt.continued;
+  if (request.whole_history) FitWhole(request, answer, session, prompt);
   std::vector<int32_t> feed;
   if (session.pending.has_value()) feed.push_back(*session.pending);
   const bool had_pending = !feed.empty();
   feed.insert(feed.end(), prompt.begin(), prompt.end());
   EXPECT_EQ(answer.start->usage.resumed_tokens, session.fed);
-  EXPECT_EQ(answer.start->usage.prompt_tokens, feed.size());
+  const int64_t cached = answer.start->usage.cached_tokens;
+  EXPECT_EQ(answer.start->usage.prompt_tokens + cached, feed.size());
+  if (cached > 0) {
+    EXPECT_EQ(session.position(), 0) << "only new sessions begin with what others were fed";
+    EXPECT_LT(cached, feed.size()) << "something is left to be fed";
+    EXPECT_FALSE(request.prefix_cache.bypass || request.echo || request.prompt_logprobs >= 0);
+    cached_ += cached;
+  }
   JudgePrompt(request, answer, session, feed, had_pending);
 
   // Each choice should have said this, had it had the time.
@@ -123,7 +139,8 @@ void ScheduleJudge::JudgeRequest(const ScheduleEvent& event) {
     EXPECT_EQ(last.has_pending_token, session.pending.has_value());
   }
   if (request.n == 1 && !spoilt) {
-    EXPECT_EQ(last.usage.fed_tokens, session.fed - answer.start->usage.resumed_tokens);
+    EXPECT_EQ(last.usage.fed_tokens,
+              session.fed - answer.start->usage.resumed_tokens - answer.start->usage.cached_tokens);
   }
   if (named && spoilt) {
     sessions_.erase(request.session.name);
@@ -133,6 +150,25 @@ void ScheduleJudge::JudgeRequest(const ScheduleEvent& event) {
       sessions_.erase(request.session.name);
     }
   }
+}
+
+void ScheduleJudge::FitWhole(const Request& request, const Answer& answer, OracleSession& session,
+                             std::vector<int32_t>& prompt) {
+  prompt = request.prompt.at_start;
+  const int64_t position = session.position();
+  if (session.pending.has_value()) session.history.pop_back();
+  session.pending.reset();
+  const auto fed = static_cast<size_t>(session.fed);
+  bool goes_on = fed < prompt.size();
+  for (size_t i = 0; i < fed && goes_on; ++i) goes_on = session.history[i].first == prompt[i];
+  EXPECT_EQ(answer.start->usage.rewound_from, goes_on ? 0 : position);
+  if (goes_on) {
+    prompt.erase(prompt.begin(), prompt.begin() + session.fed);
+    return;
+  }
+  EXPECT_EQ(request.on_mismatch, OnMismatch::kReplace);
+  session = {};
+  ++edits_;
 }
 
 void ScheduleJudge::JudgeRefusal(const Request& request, const Answer& answer,
@@ -153,6 +189,10 @@ void ScheduleJudge::JudgeRefusal(const Request& request, const Answer& answer,
       break;
     case absl::StatusCode::kNotFound:
       EXPECT_FALSE(request.create_session);
+      break;
+    case absl::StatusCode::kFailedPrecondition:
+      EXPECT_EQ(reason, kReasonHistory);
+      EXPECT_TRUE(request.whole_history && request.on_mismatch == OnMismatch::kRefuse);
       break;
     case absl::StatusCode::kInvalidArgument:
       EXPECT_TRUE(request.prompt.continued.empty()) << answer.status();

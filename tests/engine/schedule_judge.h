@@ -36,11 +36,16 @@ class ScheduleJudge {
   void Judge(std::span<const std::unique_ptr<ScheduleEvent>> log);
 
   int answers() const { return answers_; }
+  int64_t cached() const { return cached_; }  // tokens, of all answers
+  int edits() const { return edits_; }        // sessions that went back for a conversation
   const std::map<std::string, int>& outcomes() const { return outcomes_; }
 
  private:
   void JudgeRequest(const ScheduleEvent& event);
   void JudgeRefusal(const Request& request, const Answer& answer, const OracleSession& session);
+  // What a whole conversation finds of its session, and leaves to be fed.
+  void FitWhole(const Request& request, const Answer& answer, OracleSession& session,
+                std::vector<int32_t>& prompt);
   void JudgeReplay(const Request& request, const Answer& answer);
   void JudgePrompt(const Request& request, const Answer& answer, const OracleSession& session,
                    const std::vector<int32_t>& feed, bool had_pending);
@@ -50,6 +55,8 @@ class ScheduleJudge {
 
   const HarnessOptions options_;
   int answers_ = 0;
+  int edits_ = 0;
+  int64_t cached_ = 0;
   std::map<std::string, int> outcomes_;
   std::map<std::string, OracleSession> sessions_;
   std::map<std::string, const Answer*> finished_;  // by key

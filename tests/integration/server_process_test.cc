@@ -64,10 +64,17 @@ TEST(ServerProcessTest, ThePlanHasThePriceOfTheContext) {
     return RunServer({"--model", model, "--plan", "--state-memory=64MiB", "--threads=2",
                       "--max-context", context});
   };
-  const Result small = plan("tests/golden/transformer", "1024");
+  const auto make_tiny = [](const std::string& shape, const TemporaryFolder& folder) {
+    return RunProgram({kMakeModel, "--shape", shape, "--dtype", "f32", "--out", folder.path()});
+  };
+  const TemporaryFolder transformer, hybrid, gpt2;
+  ASSERT_EQ(make_tiny("transformer-tiny", transformer).code, 0);
+  ASSERT_EQ(make_tiny("gdn-hybrid-tiny", hybrid).code, 0);
+  ASSERT_EQ(make_tiny("gpt2-tiny", gpt2).code, 0);
+  const Result small = plan(transformer.path(), "1024");
   EXPECT_EQ(small.code, 0) << small.err;
   EXPECT_THAT(small.out, HasSubstr("for conversations of up to 1024 tokens (--max-context): "));
-  const Result large = plan("tests/golden/transformer", "4096");
+  const Result large = plan(transformer.path(), "4096");
   EXPECT_EQ(large.code, 0) << large.err;
   const auto number = [](const std::string& text, const std::string& before) {
     const size_t at = text.find(before) + before.size();
@@ -80,13 +87,6 @@ TEST(ServerProcessTest, ThePlanHasThePriceOfTheContext) {
   EXPECT_NEAR(static_cast<double>(many), 4.0 * few, 4) << "four times the context, a quarter fits";
 
   // What does not grow is beside it, and a model's own positions bound it.
-  const TemporaryFolder hybrid, gpt2;
-  for (const auto& [shape, folder] :
-       {std::pair("gdn-hybrid-tiny", &hybrid), {"gpt2-tiny", &gpt2}}) {
-    ASSERT_EQ(
-        RunProgram({kMakeModel, "--shape", shape, "--dtype", "f32", "--out", folder->path()}).code,
-        0);
-  }
   const Result mixed = plan(hybrid.path(), "1024");
   EXPECT_EQ(mixed.code, 0) << mixed.err;
   // One layer with two heads of 16: 1024 positions, keys and values, f32.
@@ -97,7 +97,7 @@ TEST(ServerProcessTest, ThePlanHasThePriceOfTheContext) {
   EXPECT_EQ(learned.code, 0) << learned.err;
   EXPECT_THAT(learned.out, HasSubstr("up to 256 tokens (the positions that the model has): "));
 
-  const Result none = plan("tests/golden/transformer", "16777216");
+  const Result none = plan(transformer.path(), "16777216");
   EXPECT_EQ(none.code, 4);
   EXPECT_THAT(none.err, AllOf(HasSubstr("no session fits: the state of one takes"),
                               HasSubstr("are room for the tokens of --max-context")));

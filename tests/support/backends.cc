@@ -43,6 +43,12 @@ std::vector<BackendUnderTest> AllBackends() {
   return all;
 }
 
+std::vector<BackendUnderTest> OutermostBackends() {
+  std::vector<BackendUnderTest> all = AllBackends();
+  if (all.size() > 3) all.erase(all.begin() + 1, all.end() - 2);
+  return all;
+}
+
 std::string BackendName(const testing::TestParamInfo<BackendUnderTest>& info) {
   return absl::StrCat(info.param.device, info.param.isa.empty() ? "" : "_", info.param.isa);
 }

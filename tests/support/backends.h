@@ -32,6 +32,10 @@ std::vector<BackendUnderTest> AvailableBackends();
 // These and the reference itself: for answers worked out by hand.
 std::vector<BackendUnderTest> AllBackends();
 
+// The same, of the CPU's instruction sets the slowest and the fastest: for programs of whole
+// networks, since what differs by instruction set is tested operation by operation.
+std::vector<BackendUnderTest> OutermostBackends();
+
 // Names the cases of a suite instantiated with one of these lists: cpu_avx2, ...
 std::string BackendName(const testing::TestParamInfo<BackendUnderTest>& info);
 

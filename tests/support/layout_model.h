@@ -14,7 +14,8 @@ namespace mneme {
 // A model that is its layout.
 class LayoutModel final : public Model {
  public:
-  explicit LayoutModel(StateLayout layout) : layout_(std::move(layout)) {}
+  explicit LayoutModel(StateLayout layout, ModelInfo info = {})
+      : info_(std::move(info)), layout_(std::move(layout)) {}
   const ModelInfo& info() const override { return info_; }
   const StateLayout& state_layout() const override { return layout_; }
   absl::Status InitState(Backend&, std::byte*) const override { return absl::OkStatus(); }
@@ -23,8 +24,8 @@ class LayoutModel final : public Model {
   int64_t WorkspaceBytes(int, int, int) const override { return 64; }
 
  private:
-  ModelInfo info_;
-  StateLayout layout_;
+  const ModelInfo info_;
+  const StateLayout layout_;
 };
 
 }  // namespace mneme

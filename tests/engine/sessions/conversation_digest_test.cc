@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "tokenizers/byte_tokenizer.h"
@@ -44,6 +45,26 @@ TEST(ConversationDigestTest, ComparesIdsWhereThereIsNoTokenizer) {
   const ConversationDigest session = DigestOf(nullptr, {1, 300});
   EXPECT_EQ(MatchHistory(nullptr, std::vector<int32_t>{1, 300, 5}, session).tokens, 2);
   EXPECT_FALSE(MatchHistory(nullptr, std::vector<int32_t>{1, 301, 5}, session).matches);
+}
+
+// A model may cut a text otherwise than its tokenizer: what counts is where both have a cut.
+TEST(ConversationDigestTest, TextsAreCommonUpToTheLastCutOfBoth) {
+  const auto common = [](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+    const CommonText text = MatchTexts(nullptr, a, b);
+    return std::pair(text.a, text.b);
+  };
+  using Pair = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(common({1, 2, 3}, {1, 2, 4}), Pair(2, 2));
+  EXPECT_EQ(common({1, 2}, {1, 2, 4}), Pair(2, 2));
+  EXPECT_EQ(common({}, {1}), Pair(0, 0));
+  EXPECT_EQ(common({5}, {1}), Pair(0, 0));
+  // 0xff and four bytes of an id are five tokens of bytes.
+  const auto tokenizer = *MakeByteTokenizer(259, kBos, 257);
+  const std::vector<int32_t> whole = {kBos, 'a', 'b'};
+  const std::vector<int32_t> bytes = {0xff, 0, 1, 0, 0, 'a', 'c'};
+  ASSERT_EQ(kBos, 256);
+  const CommonText cut = MatchTexts(tokenizer.get(), whole, bytes);
+  EXPECT_EQ(Pair(cut.a, cut.b), Pair(2, 6));
 }
 
 }  // namespace

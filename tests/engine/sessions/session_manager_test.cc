@@ -84,8 +84,8 @@ TEST_F(SessionManagerTest, IdleSessionsExpireInTheirOrder) {
   EXPECT_EQ(manager.NextExpiry(), clock.Monotonic() + absl::Minutes(1));
   clock.Advance(absl::Minutes(2));
   manager.Expire();
-  ASSERT_EQ(manager.List("", "").size(), 1u);
-  EXPECT_EQ(manager.List("", "")[0].key.name, "late");
+  ASSERT_EQ(manager.ListHere("", "").sessions.size(), 1u);
+  EXPECT_EQ(manager.ListHere("", "").sessions[0].key.name, "late");
   EXPECT_EQ(pool->used_slots(), 1);
   EXPECT_EQ(stats.ended_by(SessionEnd::kExpired).value(), 1);
 }

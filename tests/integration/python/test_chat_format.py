@@ -156,7 +156,7 @@ def test_an_answer_that_was_interrupted_is_closed(bin_dir, server, name, tmp_pat
     sessions = server.client().sessions
     said = tmp_path / "said"  # no pipe, which could be full
     command = [bin_dir / "mneme", "--server", server.target, "chat", "--session", name, "--ignore-eos"]
-    command += ["--max-tokens", "100000000"]
+    command += ["--max-tokens", "100000000", "--logit-bias", f"{EOS}:-100"]
     with (
         said.open("wb") as out,
         subprocess.Popen(

@@ -1,19 +1,22 @@
 """Sessions of models with attention: how they fill up, over gRPC and HTTP."""
 
 import json
+import subprocess
 
 import pytest
 
 import mneme
-from golden import GOLDEN
 from http_requests import ask
 
 MAX_CONTEXT = 40
 
 
 @pytest.fixture
-def server(start):
-    return start("--max-context", str(MAX_CONTEXT), model=GOLDEN / "transformer")
+def server(bin_dir, start, tmp_path):
+    folder = tmp_path / "transformer"
+    make = [bin_dir / "mneme-make-model", "--shape", "transformer-tiny", "--out", folder]
+    subprocess.run(make, check=True, capture_output=True)
+    return start("--max-context", str(MAX_CONTEXT), model=folder)
 
 
 def complete(server, **body):

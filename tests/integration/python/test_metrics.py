@@ -363,3 +363,34 @@ def test_a_taken_metrics_port_is_named(bin_dir, golden_model):
         )
     assert done.returncode == 5
     assert f"{port}" in done.stderr and "--metrics-port" in done.stderr
+
+
+def test_transfers_of_sessions_are_counted(start, name):
+    server = start()
+    client = server.client()
+    client.generate([1, 2, 3], session=name, max_tokens=2)
+    file = client.sessions.export_bytes(name)
+    client.sessions.import_file(file, "copy")
+    with pytest.raises(mneme.MnemeError):
+        client.sessions.import_file(file[:-1], "damaged")
+    with pytest.raises(mneme.NotFound):
+        client.sessions.export_bytes("nobody")
+    base = f"http://127.0.0.1:{server.http_port}"
+    _, _, body = ask(base, f"/v1/sessions/{name}/export?format=safetensors", method="GET")
+    assert body == file
+
+    def count(what, *labels):
+        text = scrape(server.http_port)
+        return sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in text.splitlines()
+            if line.startswith(f"mneme_session_transfer{what}{{") and all(x in line for x in labels)
+        )
+
+    wait_for_value(lambda: count("s_running"), 0)
+    assert count("s_total", 'direction="export"', 'outcome="whole"') == 2
+    assert count("s_total", 'direction="export"', 'outcome="failed"') == 1
+    assert count("s_total", 'direction="import"', 'outcome="whole"') == 1
+    assert count("s_total", 'direction="import"', 'outcome="failed"') == 1
+    assert count("_bytes_total", 'direction="export"') == 2 * len(file)
+    assert count("_bytes_total", 'direction="import"') == len(file)

@@ -22,6 +22,7 @@ WRONG_VALUES = {
 TEXTS = {
     "--model",
     "--served-model-name",  # any text will do
+    "--session-dir",
     "--host",
     "--metrics-host",
     "--http-allowed-origins",

@@ -120,6 +120,21 @@ def test_a_memory_that_diverges_fails_its_request_alone(served):
     assert client.generate([1], session="bad", max_tokens=1, ignore_eos=True).usage.resumed_tokens == 0
 
 
+def test_a_stored_session_is_then_as_it_was_before(start_any, diverging_model, tmp_path):
+    server = start_any(diverging_model, "--session-dir", str(tmp_path / "sessions"))
+    client = server.client()
+    before = harmless(client, session="s")
+    with pytest.raises(mneme.MnemeError) as failure:
+        client.generate(12 * [POISON], session="s", max_tokens=4, ignore_eos=True)
+    assert failure.value.reason == "MEMORY_DIVERGED"
+    stands = before.session.position
+    assert f"the session is as it was before the request, at position {stands}" in str(failure.value)
+    info = client.session("s").info()
+    assert (info.position, info.has_pending_token) == (stands, True)
+    harmless(client, session="peer")
+    assert harmless(client, session="s").token_ids == harmless(client, session="peer").token_ids
+
+
 def test_models_of_other_memories_have_no_surprise(golden_server):
     with pytest.raises(mneme.InvalidArgument, match="response.surprise"):
         golden_server.client().generate([1], max_tokens=1, surprise=True)

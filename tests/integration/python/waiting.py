@@ -20,7 +20,7 @@ def wait_for_value(read, expected):
     deadline = time.monotonic() + TIMEOUT_S
     while (value := read()) != expected and time.monotonic() < deadline:
         time.sleep(PAUSE_S)
-    assert value == expected
+    assert value == expected, f"waited in vain for {expected!r}; it is {value!r}"
 
 
 async def wait_until(condition, what):

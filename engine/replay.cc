@@ -1,0 +1,178 @@
+// EngineLoop: sessions that come from the store, fed their log as if it were a prompt, and commands
+// that wait for that.
+#include "engine/replay.h"
+
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "engine/engine_loop.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+
+SessionReplay::SessionReplay(Session& whole, StoredState state)
+    : session(whole), from(std::move(state)) {
+  fed.slot = session.slot;
+  fed.fed_tokens = from.tokens;
+}
+
+const Event* SessionReplay::Next() {
+  while (turn_ < from.turns.size() && event_ == from.turns[turn_].events.size()) {
+    ++turn_;
+    event_ = 0;
+  }
+  return turn_ == from.turns.size() ? nullptr : &from.turns[turn_].events[event_++];
+}
+
+absl::StatusOr<TokenHistory> RestoreHistory(const StoredState& state, int capacity) {
+  TokenHistory history(capacity);
+  history.Restore(state.marks);
+  bool pending = state.has_pending;
+  for (const Turn& turn : state.turns) {
+    const absl::StatusOr<LoggedFacts> facts = LoggedFacts::Decode(turn.facts);
+    if (!facts.ok()) return facts.status();
+    if (facts->dropped_pending && pending) history.PopLast();
+    if (facts->dropped_pending || facts->fed_pending) pending = false;
+    if (facts->sent_before) history.TakeAsPrompt();
+    int64_t at = facts->fed_pending ? -1 : 0;  // in the history since it was drawn
+    for (const Event& event : turn.events) {
+      const auto* fed = std::get_if<TokensFed>(&event);
+      if (fed == nullptr) continue;
+      for (const int32_t token : fed->tokens) {
+        if (at >= 0) history.Push(token, /*generated=*/at >= facts->prompted);
+        ++at;
+      }
+    }
+    if (turn.pending_token.has_value() && !pending) {
+      history.Push(*turn.pending_token, /*generated=*/true);
+    }
+    pending = turn.pending_token.has_value();
+  }
+  return history;
+}
+
+void EngineLoop::BeginReplays() {
+  while (std::optional<Parking::Replay> next = sessions_.parking().TakeReplay()) {
+    auto stream = std::make_shared<TokenStream>(options_.stream_capacity_events);
+    auto g = std::make_unique<Generation>(Request(), std::move(stream), Now());
+    g->admitted = Now();
+    g->replay = std::make_unique<SessionReplay>(*next->session, std::move(next->from));
+    g->request.stop.max_tokens = 0;
+    g->unfinished = 1;
+    Choice& choice = g->choices.emplace_back(g->rules);
+    choice.session = &g->replay->fed;
+    choice.last_run = pipeline_.steps();
+    FeedNext(*g);
+    if (!g->ended) running_.push_back(std::move(g));
+  }
+}
+
+// Up to the next tokens, or to the end.
+void EngineLoop::FeedNext(Generation& g) {
+  SessionReplay& replay = *g.replay;
+  while (const Event* event = replay.Next()) {
+    if (const auto* tokens = std::get_if<TokensFed>(event)) {
+      if (tokens->tokens.empty()) continue;
+      g.feed = tokens->tokens;
+      g.choices[0].cursor = 0;
+      return;
+    }
+    absl::Status status = absl::FailedPreconditionError(
+        "the session's log has an event that this server cannot repeat");
+    if (const auto* range = std::get_if<RangeForgotten>(event)) {
+      status = ForgetAgain(replay.fed, *range);
+    }
+    if (!status.ok()) return EndReplay(g, status);
+  }
+  EndReplay(g, CheckReplayed(replay));
+}
+
+absl::Status EngineLoop::ForgetAgain(const Session& session, const RangeForgotten& range) {
+  const int64_t segment = parts_.model.info().segment;
+  if (segment <= 0 || range.begin % segment != 0 || range.end % segment != 0) {
+    return absl::DataLossError(absl::StrCat("positions ", range.begin, " to ", range.end,
+                                            " are no segments of this model"));
+  }
+  return ForgetIn(session, range.begin / segment, range.end / segment).status();
+}
+
+void EngineLoop::CommitReplay(Generation& g, int64_t fed) {
+  Choice& choice = g.choices[0];
+  SessionReplay& replay = *g.replay;
+  replay.fed.fed_tokens += fed;
+  replay.replayed += fed;
+  // Of a session that went back into a turn, the log does not say how many were evicted there.
+  const StepReports& reports = pipeline_.result().reports;
+  for (int i = 0; i < reports.count(); ++i) {
+    if (reports[i][kReportSlot] != replay.fed.slot) continue;
+    replay.session.evictions = reports[i][kReportEvicted];
+  }
+  parts_.stats.replayed_tokens.Add(fed);
+  choice.cursor += fed;
+  choice.last_run = pipeline_.steps();
+  if (choice.cursor == g.feed_tokens()) FeedNext(g);
+}
+
+absl::Status EngineLoop::CheckReplayed(const SessionReplay& replay) const {
+  const SessionRecord& record = replay.from.record;
+  const auto damaged = [&](absl::string_view what) {
+    return WithPosition(
+        WithReason(absl::DataLossError(absl::StrCat("session \"", record.name, "\" ", what)),
+                   kReasonSessionLost),
+        record.position());
+  };
+  if (replay.fed.fed_tokens != record.fed_tokens) {
+    return damaged(absl::StrCat("was fed ", record.fed_tokens, " tokens, its log leads to ",
+                                replay.fed.fed_tokens));
+  }
+  const auto& digest = log_->options().digest;
+  const absl::StatusOr<LoggedFacts> facts = LoggedFacts::Decode(record.facts);
+  if (digest == nullptr || record.state_digest == 0 || !facts.ok() ||
+      facts->arithmetic != log_->options().arithmetic) {
+    return absl::OkStatus();
+  }
+  if (digest(replay.fed) == record.state_digest) return absl::OkStatus();
+  return damaged(absl::StrCat("has another state after ", record.fed_tokens,
+                              " tokens than it had when it was stored: nothing was changed"));
+}
+
+void EngineLoop::EndReplay(Generation& g, const absl::Status& status) {
+  if (g.ended) return;
+  g.ended = true;
+  g.choices[0].finish = FinishReason::kLength;
+  SessionReplay& replay = *g.replay;
+  absl::StatusOr<TokenHistory> history = RestoreHistory(replay.from, options_.history_tokens);
+  absl::Status ended = status;
+  ended.Update(history.status());
+  if (ended.ok()) replay.session.replayed = replay.replayed;
+  sessions_.parking().FinishReplay(replay.session,
+                                   history.ok() ? *std::move(history) : TokenHistory(), ended);
+}
+
+void EngineLoop::OnSession(const SessionKey& key, std::function<void(const absl::Status&)> work) {
+  if (!sessions_.RestsInStore(key)) return work(absl::OkStatus());
+  Command command;
+  command.submitted = std::make_unique<Generation>(
+      Request(), std::make_shared<TokenStream>(options_.stream_capacity_events), Now());
+  command.submitted->request.session = key;
+  command.submitted->request.create_session = false;
+  command.submitted->errand = std::move(work);
+  Take(std::move(command));
+}
+
+// The session is idle then, as the command expects it to be.
+void EngineLoop::RunErrand(Generation& g) {
+  g.choices.emplace_back(g.rules).finish = FinishReason::kLength;
+  EndErrand(g, absl::OkStatus());
+}
+
+void EngineLoop::EndErrand(Generation& g, const absl::Status& status) {
+  g.ended = true;
+  queue_.Leave(g);
+  ReleaseSessions(g, status);
+  g.errand(status);
+}
+
+}  // namespace mneme

@@ -1,0 +1,64 @@
+// SessionManager: changes of sessions that the log is told of beside their turns.
+#include <limits>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "engine/sessions/session_manager.h"
+
+namespace mneme {
+
+SessionManager::Done SessionManager::Claiming(const SessionKey& key, Done done, bool takes_back) {
+  Claim(key);
+  ++commands_;
+  return [this, key, takes_back, waiting = std::move(done)](const absl::Status& status) {
+    --commands_;
+    Session* session = Unclaim(key, /*ran=*/false);
+    if (session != nullptr && !status.ok() && takes_back) TakeBack(*session);
+    PublishGauges();
+    waiting(status);
+  };
+}
+
+void SessionManager::LogForgetting(Session& session, int64_t begin, int64_t end, Done done) {
+  session.history.Forget(begin - session.position(), end - session.position());
+  if (options_.log == nullptr) return done(absl::OkStatus());
+  // What is not durable is here alone.
+  Done claiming = Claiming(session.key, std::move(done), session.durability == Durability::kTurn);
+  options_.log->AddTurnWithoutPast(session, {.forgotten = std::pair(begin, end)},
+                                   /*answers_beyond=*/begin, std::move(claiming));
+}
+
+absl::StatusOr<SessionInfo> SessionManager::Import(const SessionKey& key, absl::Duration ttl,
+                                                   int slabs_awaited, Session& facts,
+                                                   StateCopy& state, Done done) {
+  facts.durability = default_durability();
+  const bool durable = facts.durability == Durability::kTurn;
+  // Where no slab is free the store alone has it, until somebody asks for it.
+  if (durable && free_slabs() <= slabs_awaited) facts.residence = Residence::kStored;
+  MNEME_ASSIGN_OR_RETURN(Session * session, Add(key, ttl, slabs_awaited, &facts));
+  absl::Status written;
+  if (session->residence != Residence::kStored) {
+    // One that is parked has bytes that are nobody's until they are written.
+    written = FindWithSlab(key).status();
+    if (written.ok()) written = state.Write(pool_.backend(), pool_.slab(session->slot));
+    if (!written.ok()) Remove(*session, SessionEnd::kDeleted);
+  }
+  PublishGauges();
+  if (!written.ok()) return written;
+  SessionInfo info = Describe(*session);
+  if (options_.log == nullptr) {
+    done(absl::OkStatus());
+    return info;
+  }
+  Done claiming = Claiming(key, std::move(done));
+  if (durable) {
+    options_.log->AddTurnWithoutPast(*session, {.imported = true},
+                                     /*answers_beyond=*/std::numeric_limits<int64_t>::max(),
+                                     std::move(claiming), state.slab());
+  } else {
+    options_.log->AddTurn(*session, {}, std::nullopt, std::move(claiming));
+  }
+  return info;
+}
+
+}  // namespace mneme

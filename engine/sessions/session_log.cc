@@ -1,0 +1,367 @@
+#include "engine/sessions/session_log.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "engine/status_payload.h"
+#include "store/owner_limit.h"
+#include "store/record.h"
+
+namespace mneme {
+namespace {
+
+// Version 2 has the opening, version 3 sent_before.
+constexpr uint64_t kFactsVersion = 3;
+
+absl::Status NotDurable(const absl::Status& why) {
+  if (const std::optional<OwnerLimit> limit = ExceededLimit(why); limit.has_value()) {
+    return WithReason(
+        OverLimit(*limit, absl::StrCat(why.message(), "; the session is as it was before")),
+        *limit == OwnerLimit::kBytes ? kReasonStorageLimit : kReasonSessionLimit);
+  }
+  return WithReason(
+      absl::Status(why.code(),
+                   absl::StrCat("the session store could not make this durable, and the session is "
+                                "as it was before: ",
+                                why.message())),
+      kReasonNotDurable);
+}
+
+// Whether the store says that the change itself is at fault.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsNotFound(status) || absl::IsAlreadyExists(status) || absl::IsOutOfRange(status);
+}
+
+absl::Status Lost(absl::string_view name, absl::string_view what) {
+  return WithReason(
+      absl::DataLossError(absl::StrCat("session \"", name, "\" ", what,
+                                       "; a request that replaces what was lost begins a new one")),
+      kReasonSessionLost);
+}
+
+}  // namespace
+
+std::string LoggedFacts::Encode() const {
+  RecordWriter values;
+  values.Varint(kFactsVersion)
+      .Signed(fed.bytes)
+      .Fixed64(fed.hash)
+      .Varint(has_text ? 1 : 0)
+      .Signed(evictions)
+      .Fixed64(arithmetic)
+      .Signed(prompted)
+      .Varint(fed_pending ? 1 : 0)
+      .Varint(dropped_pending ? 1 : 0)
+      .Signed(opening.bytes)
+      .Fixed64(opening.hash)
+      .Varint(sent_before ? 1 : 0);
+  return std::move(values).Values();
+}
+
+absl::StatusOr<LoggedFacts> LoggedFacts::Decode(absl::string_view text) {
+  LoggedFacts facts;
+  if (text.empty()) return facts;  // of a session that was fed nothing
+  RecordReader values(text);
+  const uint64_t version = values.Varint();
+  if (version > kFactsVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("facts of a session have version ", version,
+                                                      ", expected at most ", kFactsVersion));
+  }
+  facts.fed.bytes = values.Signed();
+  facts.fed.hash = values.Fixed64();
+  facts.has_text = values.Varint() != 0;
+  facts.evictions = static_cast<int32_t>(values.Signed());
+  facts.arithmetic = values.Fixed64();
+  facts.prompted = values.Signed();
+  facts.fed_pending = values.Varint() != 0;
+  facts.dropped_pending = values.Varint() != 0;
+  if (version >= 2) {
+    facts.opening.bytes = values.Signed();
+    facts.opening.hash = values.Fixed64();
+  }
+  if (version >= 3) facts.sent_before = values.Varint() != 0;
+  MNEME_RETURN_IF_ERROR(values.End("facts of a session"));
+  return facts;
+}
+
+// What the store's thread leaves, and where.
+struct SessionLog::Inbox {
+  absl::Mutex mu;
+  std::vector<std::pair<Done, absl::Status>> arrived ABSL_GUARDED_BY(mu);
+  std::function<void()> wake;  // called under the lock, so that it can be taken away
+};
+
+SessionLog::SessionLog(SessionStore& store, Clock& clock, EngineStats& stats, Options options,
+                       std::function<void()> wake)
+    : store_(store),
+      clock_(clock),
+      stats_(stats),
+      options_(std::move(options)),
+      inbox_(std::make_shared<Inbox>()) {
+  inbox_->wake = std::move(wake);
+}
+
+SessionLog::~SessionLog() {
+  while (pending_ > 0) {
+    Await();
+    absl::MutexLock lock(&inbox_->mu);
+    pending_ -= static_cast<int>(inbox_->arrived.size());
+    inbox_->arrived.clear();
+  }
+}
+
+bool SessionLog::CanGoOn(const SessionRecord& record) const { return CheckRecord(record).ok(); }
+
+absl::Status SessionLog::CheckRecord(const SessionRecord& record) const {
+  // One that is not durable is here, or parked, or it was lost on its way to the store.
+  const bool is_nowhere = record.durability == Durability::kNone && !record.parked;
+  if (record.status == SessionStatus::kLost || is_nowhere) {
+    return WithPosition(
+        Lost(record.name, absl::StrCat("was lost: it stood at position ", record.position(),
+                                       record.durability == Durability::kNone
+                                           ? ", and was not durable"
+                                           : ", and its snapshots or its log were damaged")),
+        record.position());
+  }
+  if (const absl::Status facts = LoggedFacts::Decode(record.facts).status(); !facts.ok()) {
+    return WithPosition(absl::IsDataLoss(facts) ? Lost(record.name, facts.message())
+                                                : WithReason(facts, kReasonOtherModel),
+                        record.position());
+  }
+  if (record.model != options_.model) {
+    return WithPosition(
+        WithReason(absl::FailedPreconditionError(absl::StrCat(
+                       "session \"", record.name, "\" is stored for a model with fingerprint ",
+                       absl::Hex(record.model, absl::kZeroPad16), ", this one's is ",
+                       absl::Hex(options_.model, absl::kZeroPad16))),
+                   kReasonOtherModel),
+        record.position());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionLog::CheckBeginning(const SessionKey& key, bool replaces_lost) const {
+  const std::optional<SessionRecord> record = Find(key);
+  if (record.has_value()) {
+    const absl::Status status = CheckRecord(*record);
+    return absl::IsDataLoss(status) && replaces_lost ? absl::OkStatus() : status;
+  }
+  if (!replaces_lost && store_.names_in_doubt()) {
+    return Lost(key.name,
+                "may have existed: the session store was damaged, and does not know all names");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionLog::Restore(const SessionRecord& record, Session& session) {
+  MNEME_ASSIGN_OR_RETURN(const LoggedFacts facts, LoggedFacts::Decode(record.facts));
+  session.key = {record.owner, record.name};
+  session.id = static_cast<int64_t>(record.id);
+  session.fed_tokens = record.fed_tokens;
+  session.fed = facts.fed;
+  session.opening = facts.opening;
+  session.pending_token = record.pending_token;
+  session.has_text = facts.has_text;
+  session.evictions = facts.evictions;
+  session.residence = Residence::kStored;
+  session.durability = record.durability;
+  session.logged = true;
+  session.turns = record.turns;
+  session.rewinds = record.rewinds;
+  session.created = record.created;
+  session.last_used = record.last_used;
+  session.ttl = record.ttl;
+  return absl::OkStatus();
+}
+
+int64_t SessionLog::PositionOf(const SessionKey& key) const {
+  const std::optional<SessionRecord> record = Find(key);
+  return record.has_value() ? record->position() : 0;
+}
+
+SessionRecord SessionLog::NewRecord(const Session& session) const {
+  return {.id = static_cast<uint64_t>(session.id),
+          .owner = session.key.owner,
+          .name = session.key.name,
+          .durability = session.durability,
+          .model = options_.model,
+          .created = session.created,
+          .last_used = session.last_used,
+          .ttl = session.ttl};
+}
+
+void SessionLog::AppendBeginning(const Session& session, std::vector<Change>& changes) const {
+  const std::optional<SessionRecord> before = Find(session.key);
+  if (before.has_value()) changes.push_back(DeleteSession{before->id});
+}
+
+void SessionLog::Create(Session& session, Done done) {
+  std::vector<Change> changes;
+  AppendBeginning(session, changes);
+  changes.push_back(CreateSession{NewRecord(session)});
+  session.logged = true;
+  Submit(std::move(changes), ExpectCounted(std::move(done)), /*may_wait=*/false);
+}
+
+void SessionLog::Fork(const Session& parent, Session& child, Done done) {
+  std::vector<Change> changes;
+  AppendBeginning(child, changes);
+  child.logged = true;
+  child.turns = parent.turns;
+  child.snapshot = parent.snapshot;
+  child.snapshot_turn = parent.snapshot_turn;
+  child.durability = parent.durability;
+  changes.push_back(ForkSession{static_cast<uint64_t>(parent.id), NewRecord(child)});
+  Submit(std::move(changes), ExpectCounted(std::move(done)), /*may_wait=*/false);
+}
+
+void SessionLog::Delete(int64_t id, Done done) {
+  behind_.erase(id);
+  Submit({DeleteSession{static_cast<uint64_t>(id)}},
+         ExpectCounted([waiting = std::move(done)](const absl::Status& status) {
+           waiting(absl::IsNotFound(status) ? absl::OkStatus() : status);
+         }),
+         /*may_wait=*/false);
+}
+
+void SessionLog::AddTurn(Session& session, FedTurn turn, std::optional<RequestRecord> request,
+                         Done done) {
+  std::vector<Change> changes =
+      ChangesOf(session, std::move(turn), std::move(request), /*imported_as=*/0);
+  if (session.durability == Durability::kTurn) {
+    return Submit(std::move(changes), ExpectCounted(std::move(done)), /*may_wait=*/false);
+  }
+  Submit(std::move(changes), Expect([this, id = session.id](const absl::Status& status) {
+           if (status.ok()) return;
+           LOG(ERROR) << "the position of session " << id << " is not stored: " << status.message();
+           behind_.insert(id);
+         }),
+         /*may_wait=*/true);
+  done(absl::OkStatus());
+}
+
+void SessionLog::CatchUp(Session& session) {
+  if (behind_.contains(session.id)) AddTurn(session, {}, std::nullopt, IgnoreStatus);
+}
+
+void SessionLog::AddTurnWithoutPast(Session& session, FedTurn turn, int64_t answers_beyond,
+                                    Done done, const std::byte* slab) {
+  const auto id = static_cast<uint64_t>(session.id);
+  const uint64_t snapshot = NewId();
+  std::vector<Change> changes = ChangesOf(session, std::move(turn), std::nullopt, snapshot);
+  ForgetPast forget = {.session = id, .answers_beyond = answers_beyond};
+  Done arrive = ExpectCounted([this, id = session.id, durability = session.durability,
+                               waiting = std::move(done)](const absl::Status& status) {
+    if (!status.ok() && durability == Durability::kNone) behind_.insert(id);
+    waiting(status);
+  });
+  if (session.durability == Durability::kTurn) {
+    session.snapshot = session.fed_tokens;
+    session.snapshot_turn = session.turns;
+    return options_.states->WriteAlone(session, slab, snapshot, std::move(changes),
+                                       std::move(forget), std::move(arrive));
+  }
+  changes.push_back(std::move(forget));
+  Submit(std::move(changes), std::move(arrive), /*may_wait=*/false);
+}
+
+std::vector<Change> SessionLog::ChangesOf(Session& session, FedTurn turn,
+                                          std::optional<RequestRecord> request,
+                                          uint64_t imported_as) {
+  const bool durable = session.durability == Durability::kTurn;
+  std::vector<Change> changes;
+  const bool begins = behind_.erase(session.id) > 0 || !session.logged;
+  if (begins) {
+    AppendBeginning(session, changes);
+    changes.push_back(CreateSession{NewRecord(session)});
+    session.logged = true;
+    session.cut.reset();
+  }
+  const auto id = static_cast<uint64_t>(session.id);
+  if (session.cut != nullptr) {
+    changes.push_back(CutSession{id, *session.cut, session.rewinds});
+    session.turns = session.cut->turns + (session.cut->part.has_value() ? 1 : 0);
+    ++session.rewinds;
+    session.cut.reset();
+  }
+  const LoggedFacts facts = {.fed = session.fed,
+                             .opening = session.opening,
+                             .has_text = session.has_text,
+                             .evictions = session.evictions,
+                             .arithmetic = options_.arithmetic,
+                             .prompted = turn.prompted,
+                             .fed_pending = turn.fed_pending,
+                             .dropped_pending = turn.dropped_pending,
+                             .sent_before = turn.sent_before};
+  mneme::AddTurn add = {.session = id, .fed_tokens = session.fed_tokens, .when = session.last_used};
+  add.turn.begin = begins ? 0 : session.fed_tokens - static_cast<int64_t>(turn.tokens.size());
+  add.turn.pending_token = session.pending_token;
+  add.turn.facts = facts.Encode();
+  if (durable) {
+    if (options_.digest != nullptr && session.slot >= 0)
+      add.turn.state_digest = options_.digest(session);
+    if (turn.imported) add.turn.events.push_back(StateImported{imported_as, session.fed_tokens});
+    if (!turn.tokens.empty()) add.turn.events.push_back(TokensFed{std::move(turn.tokens)});
+    if (turn.forgotten.has_value()) {
+      add.turn.events.push_back(RangeForgotten{turn.forgotten->first, turn.forgotten->second});
+    }
+    add.request = std::move(request);
+    if (add.request.has_value()) add.request->session = id;
+    ++session.turns;
+  }
+  changes.push_back(std::move(add));
+  changes.push_back(ChangeSession{.session = id, .ttl = session.ttl});
+  return changes;
+}
+
+SessionLog::Done SessionLog::Expect(Done done, bool may_refuse) {
+  ++pending_;
+  return [inbox = inbox_, may_refuse, waiting = std::move(done)](const absl::Status& status) {
+    absl::MutexLock lock(&inbox->mu);
+    const bool is_told = status.ok() || (may_refuse && IsRefusal(status));
+    inbox->arrived.emplace_back(waiting, is_told ? status : NotDurable(status));
+    if (inbox->wake) inbox->wake();
+  };
+}
+
+SessionLog::Done SessionLog::ExpectCounted(Done done, bool may_refuse) {
+  return Expect(
+      [this, begun = clock_.Monotonic(), may_refuse,
+       waiting = std::move(done)](const absl::Status& status) {
+        stats_.store_seconds.Observe(absl::ToDoubleSeconds(clock_.Monotonic() - begun));
+        const bool is_refused =
+            (may_refuse && IsRefusal(status)) || ExceededLimit(status).has_value();
+        if (!status.ok() && !is_refused) stats_.store_failures.Add();
+        waiting(status);
+      },
+      may_refuse);
+}
+
+void SessionLog::Submit(std::vector<Change> changes, Done arrive, bool may_wait) {
+  const absl::Status queued = store_.Submit(std::move(changes), arrive, may_wait);
+  if (!queued.ok()) arrive(queued);
+}
+
+bool SessionLog::Settle() {
+  std::vector<std::pair<Done, absl::Status>> arrived;
+  {
+    absl::MutexLock lock(&inbox_->mu);
+    arrived.swap(inbox_->arrived);
+  }
+  pending_ -= static_cast<int>(arrived.size());
+  for (const auto& [done, status] : arrived) done(status);
+  return !arrived.empty();
+}
+
+void SessionLog::Await() {
+  absl::MutexLock lock(&inbox_->mu);
+  const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(inbox_->mu) {
+    return !inbox_->arrived.empty();
+  };
+  inbox_->mu.Await(absl::Condition(&there));
+}
+
+}  // namespace mneme

@@ -1,0 +1,133 @@
+// SessionManager: what time asks for: snapshots, parking of sessions that nobody uses, and
+// deletion.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/log.h"
+#include "base/log_fields.h"
+#include "engine/sessions/session_manager.h"
+
+namespace mneme {
+
+void SessionManager::SnapshotIfDue(Session& session) {
+  if (options_.log == nullptr || options_.snapshot_tokens <= 0 || session.busy) return;
+  if (session.durability == Durability::kNone) return;  // one is parked, or not in the store
+  if (session.fed_tokens - session.snapshot >= options_.snapshot_tokens) {
+    parking_.Snapshot(session);
+  }
+}
+
+bool SessionManager::SnapshotAll() {
+  bool left = false;
+  table_.ForEach([&](Session& session) {
+    if (!session.logged || session.busy) return;
+    const bool durable = session.durability == Durability::kTurn;
+    if (durable ? session.snapshot_turn == session.turns : parking_.IsRefused(session)) return;
+    if (session.residence == Residence::kResident) {
+      left = true;
+      // What is not durable is parked for good: nothing of it may go on behind its snapshot.
+      durable ? parking_.Snapshot(session) : parking_.ParkInStore(session);
+    } else if (session.residence == Residence::kParked && !durable) {
+      left |= free_slabs() > 0 || parking_.leaving() > 0;
+      if (free_slabs() > 0) parking_.Fetch(session);
+    }
+  });
+  return left;
+}
+
+void SessionManager::Expire() {
+  while (Session* session = table_.FirstExpired(Now())) {
+    if (options_.log != nullptr) {
+      // Its time begins anew, for when it cannot be parked now.
+      table_.MarkBusy(*session);
+      table_.MarkIdle(*session, Now());
+      parking_.Park(*session, /*newcomer=*/false);
+      continue;
+    }
+    LogFields("session_expired")
+        .Add("owner", session->key.owner)
+        .Add("session", session->key.name)
+        .Add("tokens", session->position())
+        .Add("ttl", absl::FormatDuration(session->ttl))
+        .Write(LogSeverity::kInfo);
+    Remove(*session, SessionEnd::kExpired);
+  }
+}
+
+void SessionManager::Settle() {
+  if (options_.log != nullptr) options_.log->Settle();
+  parking_.Settle();
+  for (const SessionKey& key : parking_.TakeStored()) {
+    DropIfUnused(key);
+    Session* session = Find(key);
+    if (session != nullptr && !session->busy) options_.log->CatchUp(*session);
+  }
+  BeginRewinds();
+  SnapshotCheckpoints();
+  if (options_.log == nullptr) return;
+  if (options_.retention != absl::InfiniteDuration()) DeleteOld();
+  if (Now() >= next_lag_) PublishLag();
+}
+
+absl::Duration SessionManager::NextUpkeep() const {
+  const bool deletes_old =
+      options_.log != nullptr && options_.retention != absl::InfiniteDuration();
+  return deletes_old ? std::min(NextExpiry(), next_deletion_) : NextExpiry();
+}
+
+// A few at a time: there may be many.
+void SessionManager::DeleteOld() {
+  constexpr size_t kAtOnce = 256;
+  constexpr absl::Duration kPause = absl::Seconds(10);  // between two passes over all names
+  NoteDate();
+  if (Now() < next_deletion_) return;
+  const absl::Time oldest = clock_.Now() - options_.retention;
+  const std::vector<SessionRecord> records =
+      options_.log->store().List(std::nullopt, "", deleted_to_, kAtOnce);
+  deleted_to_ = records.size() < kAtOnce ? std::pair<std::string, std::string>()
+                                         : std::pair(records.back().owner, records.back().name);
+  if (records.size() < kAtOnce) next_deletion_ = Now() + kPause;
+  for (const SessionRecord& record : records) {
+    const SessionKey key = {record.owner, record.name};
+    const Session* session = Find(key);
+    if ((session == nullptr ? record.last_used : session->last_used) > oldest) continue;
+    if (IsClaimed(key)) continue;
+    LogFields("session_deleted")
+        .Add("owner", key.owner)
+        .Add("session", key.name)
+        .Add("tokens", record.position())
+        .Add("retention", absl::FormatDuration(options_.retention))
+        .Write(LogSeverity::kInfo);
+    (void)Delete(key, [](const absl::Status& status) {
+      if (!status.ok()) LOG(ERROR) << "an old session was not deleted: " << status.message();
+    });
+  }
+}
+
+// Deletion goes by dates, as nothing else outlives a process. One that was set is not time that
+// passed: whoever set it by mistake has an hour to find that out.
+void SessionManager::NoteDate() {
+  constexpr absl::Duration kJump = absl::Minutes(1);
+  constexpr absl::Duration kPause = absl::Hours(1);
+  const absl::Time started = clock_.Now() - Now();  // by today's date
+  const absl::Time before = std::exchange(started_, started);
+  if (before != absl::InfinitePast() && absl::AbsDuration(started - before) > kJump) {
+    next_deletion_ = Now() + kPause;
+    LOG(WARNING) << "the date was set by " << absl::FormatDuration(started - before)
+                 << ": no session is deleted for its age within the next "
+                 << absl::FormatDuration(kPause);
+  }
+}
+
+// Once a second, as it looks at all that are here.
+void SessionManager::PublishLag() {
+  next_lag_ = Now() + absl::Seconds(1);
+  int64_t tokens = 0;
+  table_.ForEach([&](const Session& session) {
+    if (session.durability == Durability::kTurn) tokens += session.fed_tokens - session.snapshot;
+  });
+  stats_.snapshot_lag_tokens.Set(tokens);
+}
+
+}  // namespace mneme

@@ -1,0 +1,180 @@
+// Segments that a stored session forgets: no byte of their tokens is left on the disk, and the
+// session goes on from there, also after a kill.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/status_payload.h"
+#include "gtest/gtest.h"
+#include "store/record.h"
+#include "store/slab_file.h"
+#include "tests/engine/outcome.h"
+#include "tests/models/matrix_spec.h"
+#include "tests/models/memoria_state.h"
+#include "tests/models/test_folder.h"
+#include "tests/support/backends.h"
+
+namespace mneme {
+namespace {
+
+constexpr int kVocab = 259;
+const SessionKey kKey = {"owner", "s"};
+
+class EngineForgetTest : public testing::Test {
+ protected:
+  EngineForgetTest() {
+    SetMinLogSeverity(LogSeverity::kFatal);
+    MakeFolder(MatrixSpec("gpt2_with_memoria"), model_);
+    segment_ = ReadMemoriaConfig(model_.path()).segment;
+  }
+
+  std::unique_ptr<Engine> Start(const std::string& sessions, Durability durability) {
+    std::unique_ptr<Backend> backend = MakeBackend("cpu", {.threads = 1}).value();
+    auto loaded = LoadModel(model_.path(), *backend, nullptr, {});
+    CHECK_OK(loaded.status());
+    SessionStorage storage;
+    if (!sessions.empty()) {
+      storage.files = std::make_unique<PosixFileSystem>();
+      StoreReport report;
+      storage.store = SessionStore::Open(*storage.files, sessions, {}, report).value();
+    }
+    auto engine = Engine::Create(std::move(backend), *std::move(loaded), /*tokenizer=*/nullptr, {},
+                                 {.max_sessions = 4,
+                                  .prefix_cache_memory_bytes = int64_t{64} << 20,
+                                  .prefix_cache_least_tokens = 2,
+                                  .durability = durability,
+                                  .snapshot_tokens = 8,
+                                  .max_rows = 2,
+                                  .max_tokens_per_step = 64,
+                                  .history_tokens = 64},
+                                 clock_, std::move(storage));
+    CHECK_OK(engine.status());
+    return *std::move(engine);
+  }
+  static Outcome Ask(Engine& engine, std::vector<int32_t> prompt, const std::string& key = "",
+                     const std::string& session = "s") {
+    Request request;
+    request.session = {kKey.owner, session};
+    request.prompt.at_start = std::move(prompt);
+    request.prompt.same_everywhere = true;
+    request.idempotency_key = key;
+    request.sampling.temperature = 0;
+    request.sampling.frequency_penalty = 0.3f;
+    request.stop.max_tokens = 3;
+    request.stop.ignore_eos = true;
+    return Collect(*engine.Submit(std::move(request)).value());
+  }
+  std::vector<int32_t> Text(int segments, uint64_t seed) const {
+    return RandomTokens(segments * segment_, kVocab, seed);
+  }
+  // What is on the disk at this moment, as after a kill.
+  static std::string Copy(const std::string& sessions, const std::string& to) {
+    std::filesystem::copy(sessions, to, std::filesystem::copy_options::recursive);
+    std::filesystem::remove(to + "/lock");
+    return to;
+  }
+  // Whether these tokens lie in a row in a file: in the log, or in the history of a snapshot.
+  static bool IsStored(const std::string& sessions, std::span<const int32_t> tokens) {
+    RecordWriter logged, marked;
+    for (const int32_t token : tokens) {
+      logged.Varint(static_cast<uint32_t>(token));
+      marked.Signed(token);
+    }
+    const std::string in_log = std::move(logged).Values(), in_history = std::move(marked).Values();
+    PosixFileSystem files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(sessions)) {
+      if (!entry.is_regular_file()) continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+      if (absl::StrContains(bytes, in_log)) return true;
+      if (entry.path().extension() != ".slab") continue;
+      const auto slab = SlabReader::Open(files, entry.path().string());
+      if (!slab.ok()) continue;  // just removed
+      std::string history((*slab)->sections().at(1).raw_bytes, '\0');
+      CHECK_OK((*slab)->ReadSection("history", std::as_writable_bytes(std::span(history))));
+      if (absl::StrContains(history, in_history)) return true;
+    }
+    return false;
+  }
+
+  TestFolder model_, folder_;
+  int64_t segment_ = 0;
+  RealClock clock_;
+};
+
+TEST_F(EngineForgetTest, NothingOfItIsOnTheDiskWhenItIsAnswered) {
+  const std::string sessions = folder_.path() + "/sessions";
+  const std::vector<int32_t> secret = Text(2, 1), later = Text(2, 2), next = Text(1, 3);
+  const auto forgets = [&](Engine& engine) {
+    EXPECT_EQ(Ask(engine, secret, "told").status(), absl::OkStatus());
+    EXPECT_EQ(Ask(engine, later).status(), absl::OkStatus());
+    const auto forgotten = engine.ForgetSegments(kKey, 0, 2);
+    EXPECT_EQ(forgotten.status(), absl::OkStatus());
+    EXPECT_GT(forgotten->short_term + forgotten->working + forgotten->long_term, 0);
+  };
+  std::vector<int32_t> want;
+  {
+    const auto engine = Start("", Durability::kNone);
+    forgets(*engine);
+    want = Ask(*engine, next).tokens;
+  }
+  const auto engine = Start(sessions, Durability::kTurn);
+  EXPECT_EQ(Ask(*engine, secret, "told").status(), absl::OkStatus());
+  EXPECT_EQ(Ask(*engine, later).status(), absl::OkStatus());
+  const std::span<const int32_t> some = std::span(secret).subspan(1, 8);
+  EXPECT_TRUE(IsStored(sessions, some));
+  EXPECT_TRUE(IsStored(sessions, std::span(later).first(8)));
+  const int64_t position = engine->GetSession(kKey)->position;
+  EXPECT_EQ(engine->ForgetSegments(kKey, 0, 2).status(), absl::OkStatus());
+  EXPECT_FALSE(IsStored(sessions, some));
+
+  // Killed at that moment, it goes on as it does without a store.
+  const std::string killed = Copy(sessions, folder_.path() + "/killed");
+  EXPECT_EQ(Ask(*engine, next).tokens, want);
+  const auto after = Start(killed, Durability::kTurn);
+  EXPECT_EQ(after->GetSession(kKey)->position, position);
+  const Outcome outcome = Ask(*after, next);
+  EXPECT_EQ(outcome.tokens, want);
+  EXPECT_EQ(outcome.usage().replayed_tokens, 0);
+  EXPECT_FALSE(IsStored(killed, some));
+  // A request whose answer is gone is neither answered nor fed again.
+  const Outcome again = Ask(*after, secret, "told");
+  EXPECT_FALSE(again.status().ok());
+  EXPECT_EQ(again.tokens.size(), 0u);
+}
+
+TEST_F(EngineForgetTest, StatesBehindItsPromptAreForgottenToo) {
+  const auto engine = Start(folder_.path() + "/sessions", Durability::kTurn);
+  const std::vector<int32_t> prompt = Text(4, 1);
+  Ask(*engine, prompt);
+  Ask(*engine, prompt, "", "other");
+  const int64_t before = Ask(*engine, prompt, "", "third").usage().cached_tokens;
+  EXPECT_GT(before, segment_);
+  EXPECT_EQ(engine->ForgetSegments(kKey, 1, 2).status(), absl::OkStatus());
+  EXPECT_LE(Ask(*engine, prompt, "", "fourth").usage().cached_tokens, segment_);
+}
+
+TEST_F(EngineForgetTest, WhatIsNotDurableLosesItsSnapshotAndGoesOn) {
+  const std::string sessions = folder_.path() + "/sessions";
+  const auto engine = Start(sessions, Durability::kNone);
+  const std::vector<int32_t> secret = Text(2, 1);
+  Ask(*engine, secret);
+  for (int i = 0; i < 6; ++i) Ask(*engine, Text(1, 10 + i), "", absl::StrCat("other", i));
+  // It was parked in the store meanwhile, and comes back to forget.
+  EXPECT_EQ(engine->ForgetSegments(kKey, 0, 1).status(), absl::OkStatus());
+  EXPECT_FALSE(IsStored(sessions, std::span(secret).subspan(1, 8)));
+  EXPECT_EQ(Ask(*engine, Text(1, 3)).status(), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace mneme

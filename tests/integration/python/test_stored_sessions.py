@@ -1,0 +1,228 @@
+"""Sessions that outlive the server: two servers, ends in order, and what was not durable."""
+
+import http.client
+import json
+import subprocess
+import time
+
+import pytest
+
+import mneme
+from http_requests import ask
+from waiting import wait_for
+
+
+def test_a_second_server_leaves_the_folder_to_the_first(start, bin_dir, golden_model, tmp_path):
+    folder = str(tmp_path / "sessions")
+    first = start("--session-dir", folder)
+    second = subprocess.run(
+        [bin_dir / "mneme-server", "--model", golden_model, "--grpc-port", "0", "--http-port", "0"]
+        + ["--session-dir", folder],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert second.returncode == 2
+    assert "--session-dir" in second.stderr
+    assert str(first.process.pid) in second.stderr
+    assert first.client().generate([1], session="s", max_tokens=2).session.position == 3
+
+
+def test_sessions_end_in_order_and_come_back_from_their_snapshots(start, tmp_path):
+    folder = str(tmp_path / "sessions")
+    server = start("--session-dir", folder)
+    client = server.client()
+    client.generate([1, 2, 3], session="s", max_tokens=3, temperature=0)
+    assert client.session("s").info().durability == "turn"
+    server.stop()
+    server = start("--session-dir", folder)
+    client = server.client()
+    assert client.session("s").info().residency == "store"
+    answer = client.generate([4], session="s", max_tokens=3, temperature=0)
+    assert answer.usage.resumed_tokens == 5
+    assert answer.usage.replayed_tokens == 0
+    assert answer.session.position == 10
+
+
+def test_what_is_not_durable_is_lost_aloud(start, tmp_path):
+    flags = ("--session-dir", str(tmp_path / "sessions"), "--durability", "none")
+    server = start(*flags)
+    client = server.client()
+    client.generate([1, 2, 3], session="s", max_tokens=3)
+    time.sleep(1.5)  # its position is told when there is time for it
+    server.process.kill()
+    server.kill()
+    client = start(*flags).client()
+    with pytest.raises(mneme.DataLoss) as refused:
+        client.generate([4], session="s", max_tokens=3)
+    assert refused.value.reason == "SESSION_LOST"
+    assert refused.value.metadata["position"] == "6"
+    assert [info.residency for info in client.sessions.list()] == ["lost"]
+    answer = client.generate([4], session="s", max_tokens=3, replace_lost=True)
+    assert answer.session.position == 4
+
+
+def test_retention_deletes_while_nobody_asks_for_anything(start, tmp_path):
+    server = start("--session-dir", str(tmp_path / "sessions"), "--session-retention", "1s")
+    server.client().generate([1, 2, 3], session="s", max_tokens=3)
+    wait_for(lambda: "session_deleted" in server.log, "the end of the session")
+
+
+def test_the_command_line_replaces_what_was_lost(start, run, tmp_path):
+    flags = ("--session-dir", str(tmp_path / "sessions"))
+    server = start(*flags)
+
+    def generate(server, *words):
+        return run("mneme", "generate", "--max-tokens", "2", *words, MNEME_SERVER=server.target)
+
+    for name in ("a", "b", "c"):
+        code, _, err = generate(server, "One", "--session", name, "--durability", "none")
+        assert code == 0, err
+    assert generate(server, "One", "--session", "d", "--durability", "turn")[0] == 0
+    code, out, _ = run("mneme", "session", "list", MNEME_SERVER=server.target)
+    assert code == 0
+    assert [line.split()[4] for line in out.splitlines()[1:]] == ["-"] * 4, "nothing expires"
+    client = server.client()
+    position = client.sessions.get("d").position
+    assert generate(server, "Two", "--session", "d", "--no-remember")[0] == 0
+    assert client.sessions.get("d").position == position
+    said = "Two\nThree\n"
+    code, _, err = run("mneme", "chat", "--session", "d", "--no-remember", "--max-tokens", "2",
+                       MNEME_SERVER=server.target, stdin=said)
+    assert code == 0, err
+    assert client.sessions.get("d").position == position
+    time.sleep(1.5)  # positions are told when there is time for it
+    server.process.kill()
+    server.kill()
+
+    server = start(*flags)
+    assert generate(server, "Two", "--session", "d")[0] == 0
+    code, _, err = generate(server, "Two", "--session", "a")
+    assert code == 1
+    assert "SESSION_LOST" in err and "--replace-lost" in err
+    code, _, err = generate(server, "Two", "--session", "a", "--replace-lost")
+    assert code == 0, err
+    chat = ("chat", "--session", "b", "--max-tokens", "2")
+    code, out, err = run("mneme", *chat, MNEME_SERVER=server.target, stdin="Two\n")
+    assert code != 0
+    assert out == "" and "--replace-lost" in err
+    code, _, err = run(
+        "mneme", *chat, "--replace-lost", MNEME_SERVER=server.target, stdin="Two\nThree\n"
+    )
+    assert code == 0, err
+    assert err.startswith("[new session b]")
+    code, _, err = run("mneme", "session", "create", "c", MNEME_SERVER=server.target)
+    assert code != 0 and "--replace-lost" in err
+    create = ("session", "create", "c", "--replace-lost")
+    code, _, err = run("mneme", *create, MNEME_SERVER=server.target)
+    assert code == 0, err
+
+
+def test_a_plan_refuses_the_folder_that_a_start_refuses(run, golden_model, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    there = tmp_path / "there"
+    there.mkdir()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+
+    def plan(folder):
+        words = ("--model", str(golden_model), "--device", "cpu", "--session-dir", str(folder))
+        return run("mneme-server", *words, "--plan")
+
+    for folder in (file, file / "below", tmp_path / "none" / "below", tmp_path / "nowhere"):
+        code, out, err = plan(folder)
+        assert (code, out) == (2, ""), err
+        assert "--session-dir" in err and str(folder) in err
+    for folder in (there, tmp_path / "new", f"{tmp_path}/new/"):
+        code, out, err = plan(folder)
+        assert code == 0, err
+        assert "store " in out
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "nowhere", "there"]
+    assert list(there.iterdir()) == []
+
+
+def chat_of(server):
+    """Sends whole conversations to a session, as OpenAI's clients do: (status, headers, body)."""
+
+    def chat(messages, session, **fields):
+        body = {"messages": messages, "session_id": session, "max_tokens": 12, "temperature": 0}
+        body |= {"ignore_eos": True} | fields
+        base = f"http://127.0.0.1:{server.http_port}"
+        status, headers, text = ask(base, "/v1/chat/completions", body=body)
+        return status, headers, json.loads(text)
+
+    return chat
+
+
+@pytest.mark.parametrize("ends_in_order", [True, False])
+def test_a_detached_chat_is_fetched_after_a_restart(start, chat_model, tmp_path, ends_in_order):
+    flags = ("--session-dir", str(tmp_path / "sessions"))
+    server = start(*flags, model=chat_model)
+    told = [{"role": "user", "content": "One."}]
+    fields = {"detached": True, "idempotency_key": "key", "max_tokens": 300}
+    # Its client leaves as soon as it is begun.
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port)
+    body = {"messages": told, "session_id": "s", "temperature": 0, "ignore_eos": True} | fields
+    connection.request(
+        "POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"}
+    )
+    session = server.client().session("s")
+    wait_for(lambda: [s.name for s in server.client().sessions.list()] == ["s"], "the session")
+    connection.close()
+    wait_for(lambda: not session.info().busy, "the end of the answer")
+    position = session.info().position
+    if ends_in_order:
+        server.stop()
+    else:
+        server.kill()
+
+    server = start(*flags, model=chat_model)
+    for _ in range(2):
+        status, headers, fetched = chat_of(server)(told, "s", **fields)
+        assert status == 200, fetched
+        assert headers["x-idempotent-replay"] == "true"
+        assert fetched["usage"]["completion_tokens"] == 300
+        assert server.client().session("s").info().position == position
+    # It says what one says that is waited for.
+    status, _, other = chat_of(server)(told, "other", max_tokens=300)
+    assert status == 200, other
+    assert fetched["choices"] == other["choices"]
+
+
+def test_an_edited_chat_keeps_what_is_in_front_of_the_edit(start, chat_model, tmp_path):
+    def begin(folder):
+        return start("--session-dir", str(tmp_path / folder), model=chat_model)
+
+    def talk(server):
+        messages = []
+        for turn in range(6):
+            messages.append({"role": "user", "content": f"Number {turn * 1117} of them."})
+            status, _, body = chat_of(server)(messages, "s")
+            assert status == 200, body
+            messages.append(body["choices"][0]["message"])
+            if turn in (2, 4):
+                server.client().session("s").checkpoint(f"turn-{turn}")
+        return messages, body["session"]["position"]
+
+    server, unstopped = begin("sessions"), begin("unstopped")
+    messages, position = talk(server)
+    assert talk(unstopped) == (messages, position)
+    server.stop()
+
+    server = begin("sessions")
+    edited = [*messages[:6], {"role": "user", "content": "Another."}]
+    status, headers, body = chat_of(server)(edited, "s")
+    assert status == 200, body
+    assert headers["x-session-reuse"] == "rewound"
+    assert headers["x-session-rewound-from"] == str(position)
+    cached = body["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert 0 < body["usage"]["prompt_tokens"] - cached < body["usage"]["prompt_tokens"] / 2
+    session = server.client().session("s")
+    assert [one.name for one in session.checkpoints()] == ["turn-2"]
+    assert body["choices"] == chat_of(unstopped)(edited, "s")[2]["choices"]
+    server.kill()
+
+    server = begin("sessions")
+    edited += [body["choices"][0]["message"], {"role": "user", "content": "And then?"}]
+    answers = [chat_of(one)(edited, "s") for one in (server, unstopped)]
+    assert answers[0][2]["choices"] == answers[1][2]["choices"]
