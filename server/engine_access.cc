@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/status_payload.h"
+#include "server/session_transfers.h"
 #include "server/text_encoder.h"
 
 namespace mneme {
@@ -36,6 +37,9 @@ void EngineAccess::Publish(Engine& engine, ServingFacts facts) {
   facts_ = std::move(facts);
   if (facts_.encoding_room == nullptr) {
     facts_.encoding_room = std::make_shared<EncodingRoom>(facts_.max_text_bytes);
+  }
+  if (facts_.session_transfers == nullptr) {
+    facts_.session_transfers = std::make_shared<SessionTransfers>(SessionTransfers::Limits());
   }
   engine_.store(&engine, std::memory_order_release);
   v1::ServerState loading = v1::SERVER_STATE_LOADING;  // a drain may have begun meanwhile

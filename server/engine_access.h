@@ -21,6 +21,7 @@ namespace mneme {
 class ChatTemplate;
 class EncodingRoom;
 class HttpAccessLog;
+class SessionTransfers;
 
 // Set before Publish() and constant from then on.
 struct ServingFacts {
@@ -32,6 +33,8 @@ struct ServingFacts {
   // Shared by all texts that are encoded; null: as many as there are at once. Publish() makes one
   // of max_text_bytes.
   std::shared_ptr<EncodingRoom> encoding_room;
+  // Of both protocols. Null: Publish() makes them.
+  std::shared_ptr<SessionTransfers> session_transfers;
   absl::Duration max_session_ttl = absl::InfiniteDuration();  // that a request may ask for
   std::shared_ptr<const ChatTemplate> chat_template;          // null: see chat_template_error
   // Why chats are refused: there is no template, or it uses what is not supported.

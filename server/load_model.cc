@@ -12,6 +12,7 @@
 #include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/engine_plan.h"
+#include "engine/sessions/stored_states.h"
 #include "kernels/backend.h"
 #include "models/context_tables.h"
 #include "models/model.h"
@@ -20,6 +21,9 @@
 #include "server/config/units.h"
 #include "server/openai/tokenizer_info.h"
 #include "server/process_limits.h"
+#include "server/session_folder.h"
+#include "server/session_transfers.h"
+#include "store/session_store.h"
 #include "tokenizers/tokenizer_loader.h"
 
 namespace mneme {
@@ -39,6 +43,8 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
   options.state_memory_bytes = config.state_memory_bytes();
   options.max_sessions = config.max_sessions();
   options.host_state_memory_bytes = config.host_state_memory_bytes();
+  options.prefix_cache_memory_bytes = config.prefix_cache_memory_bytes();
+  options.prefix_cache_shared = config.prefix_cache_shared();
   options.max_rows = config.max_rows();
   // A batch larger than the device's own choice of tokens raises that.
   options.max_tokens_per_step = config.max_tokens_per_step() > 0
@@ -52,6 +58,13 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
   options.default_session_ttl = config.session_ttl_ms() == 0
                                     ? absl::InfiniteDuration()
                                     : absl::Milliseconds(config.session_ttl_ms());
+  options.durability = config.durability() == "none" ? Durability::kNone : Durability::kTurn;
+  options.snapshot_tokens = config.snapshot_tokens();
+  if (config.session_retention_ms() > 0) {
+    options.session_retention = absl::Milliseconds(config.session_retention_ms());
+  }
+  options.max_checkpoints = config.max_checkpoints();
+  options.max_checkpoints_per_owner = config.max_checkpoints_per_key();
   options.history_tokens = config.history_tokens();
   options.max_idempotency_keys = config.max_idempotency_keys();
   options.max_decode_slowdown = config.max_decode_slowdown();
@@ -91,6 +104,15 @@ std::string Engrams(const StateLayout& layout, const ModelInfo& info) {
   }
   return absl::StrCat("engrams   room for ", info.engrams, " in a session (--engram-capacity)",
                       pairs, "\n");
+}
+
+// A line of --plan, where sessions are stored.
+std::string StoragePlan(const v1::EngineSection& config, const StateLayout& layout) {
+  if (config.session_dir().empty()) return "";
+  return absl::StrCat("store     ", config.session_dir(), ": a snapshot of a session takes up to ",
+                      HumanBytes(layout.slab_bytes()), ", two are kept, and ",
+                      HumanBytes(StoredStates::Bytes(SessionBytes(layout))),
+                      " of the host's memory are taken for those on their way\n");
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeConfiguredBackend(const v1::DeviceSection& config) {
@@ -214,6 +236,35 @@ bool Prepare(const v1::ServerConfig& config, Preparation& out, LoadError& error)
   return true;
 }
 
+// What sessions are kept in, if anything is. Another server's folder is refused before the model is
+// read.
+absl::StatusOr<SessionStorage> OpenSessions(const v1::EngineSection& config) {
+  SessionStorage storage;
+  if (config.session_dir().empty()) return storage;
+  storage.files = std::make_unique<PosixFileSystem>();
+  StoreReport report;
+  SessionStore::Options options;
+  options.requests_kept = config.max_idempotency_keys();
+  options.limits.bytes_per_owner = config.session_bytes_per_key();
+  absl::StatusOr<std::unique_ptr<SessionStore>> store =
+      SessionStore::Open(*storage.files, config.session_dir(), options, report);
+  if (!store.ok()) {
+    return absl::Status(store.status().code(),
+                        absl::StrCat("--session-dir: ", store.status().message()));
+  }
+  report.Log();
+  storage.store = *std::move(store);
+  if (config.trust_session_names()) MNEME_RETURN_IF_ERROR(storage.store->TrustNames());
+  LogFields("session_store")
+      .Add("folder", config.session_dir())
+      .Add("sessions", storage.store->sessions())
+      .Add("lost", static_cast<int64_t>(report.lost.size()))
+      .Add("fallen_back", static_cast<int64_t>(report.fallen_back.size()))
+      .Add("names_in_doubt", storage.store->names_in_doubt())
+      .Write(LogSeverity::kInfo);
+  return storage;
+}
+
 void LogModel(const ModelInfo& info, absl::Duration took) {
   LogFields("model_loaded")
       .Add("architecture", info.architecture)
@@ -245,6 +296,8 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
     for (const std::string& note : parts.tokenizer->notes()) LOG(INFO) << "tokenizer: " << note;
   }
   LogFields("device").Add("description", parts.backend->description()).Write(LogSeverity::kInfo);
+  absl::StatusOr<SessionStorage> sessions = OpenSessions(config.engine());
+  if (!Succeeded(sessions.status(), LoadFailure::kArguments, error)) return nullptr;
   absl::StatusOr<std::unique_ptr<Model>> model =
       LoadModel(folder, *parts.backend, progress, ToModelOptions(config.engine()));
   if (!Succeeded(model.status(), LoadFailure::kModel, error)) return nullptr;
@@ -255,7 +308,7 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   parts.engine_options.owner_session_limit = std::move(hooks.owner_session_limit);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(std::move(parts.backend), *std::move(model), std::move(parts.tokenizer),
-                     std::move(end_tokens), parts.engine_options, clock);
+                     std::move(end_tokens), parts.engine_options, clock, *std::move(sessions));
   if (!Succeeded(engine.status(), LoadFailure::kDevice, error)) return nullptr;
 
   auto loaded = std::make_unique<LoadedModel>();
@@ -265,6 +318,9 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   loaded->facts.default_max_tokens = config.engine().default_max_tokens();
   loaded->facts.max_message_bytes = config.server().max_message_bytes();
   loaded->facts.max_text_bytes = config.server().max_text_bytes();
+  loaded->facts.session_transfers = std::make_shared<SessionTransfers>(
+      SessionTransfers::Limits{.at_once = config.server().max_session_transfers(),
+                               .file_bytes = config.server().max_session_file_bytes()});
   if (const int64_t most = config.engine().max_session_ttl_ms(); most > 0) {
     loaded->facts.max_session_ttl = absl::Milliseconds(most);
   }
@@ -281,6 +337,9 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
 absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& error) {
   Preparation parts;
   if (!Prepare(config, parts, error)) return error.status;
+  if (const std::string& folder = config.engine().session_dir(); !folder.empty()) {
+    if (!Succeeded(CheckSessionFolder(folder), LoadFailure::kArguments, error)) return error.status;
+  }
   const Backend& backend = *parts.backend;
   const absl::StatusOr<ModelPlan> model =
       PlanModel(config.model().path(), backend, ToModelOptions(config.engine()));
@@ -295,7 +354,10 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
       .outputs = info.outputs(),
       .segment = info.classes.segment,
       .workspace_bytes = model->workspace_bytes,
-      .unread_bytes = info.weight_bytes + AddressSpaceToCome(config.device().threads())};
+      .unread_bytes = info.weight_bytes + AddressSpaceToCome(config.device().threads()),
+      .snapshot_bytes = config.engine().session_dir().empty()
+                            ? 0
+                            : StoredStates::Bytes(SessionBytes(model->state_layout))};
   const absl::StatusOr<EnginePlan> plan = PlanEngine(backend, needs, parts.engine_options);
   if (!Succeeded(plan.status(), LoadFailure::kDevice, error)) return error.status;
 
@@ -313,7 +375,7 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
                       is_given ? ""
                                : "; what is available now, less weights, workspace and a reserve "
                                  "(--state-memory fixes it)",
-                      "\n");
+                      "\n", StoragePlan(config.engine(), model->state_layout));
 }
 
 }  // namespace mneme

@@ -16,7 +16,7 @@
 namespace mneme {
 
 // The kind of failure, as the process's exit code.
-enum class LoadFailure { kModel = 3, kDevice = 4 };
+enum class LoadFailure { kArguments = 2, kModel = 3, kDevice = 4 };
 
 struct LoadError {
   absl::Status status;

@@ -312,7 +312,7 @@ int PrintApiKey(const CommandLine& line) {
   return 0;
 }
 
-// Refuses what Serve would refuse, but for a port that another has.
+// Refuses what Serve would refuse, but for a port or a folder that another server has.
 int PrintPlan(const v1::ServerConfig& config) {
   v1::ServerConfig fitting = config;
   if (const absl::Status limits = FitToLimits(fitting); !limits.ok()) {

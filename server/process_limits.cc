@@ -35,7 +35,7 @@ constexpr int64_t kFewestConnections = 8;
 constexpr int kFirstThreads = 4;
 // Beside those and those that compute: ours (docs/architecture.md, Threads), with those that load
 // the model and drain.
-constexpr int kOwnThreads = 21;
+constexpr int kOwnThreads = 23;
 // gRPC's two executors and two timers, at first.
 constexpr int kGrpcThreads = 4;
 // Threads by which its executors may grow.

@@ -110,6 +110,32 @@ absl::StatusOr<bool> CreatesSession(const v1::SessionOptions& session) {
   return false;
 }
 
+absl::StatusOr<OnMismatch> ToOnMismatch(int on_mismatch) {
+  switch (on_mismatch) {
+    case v1::ON_MISMATCH_UNSPECIFIED:
+    case v1::ON_MISMATCH_REFUSE:
+      return OnMismatch::kRefuse;
+    case v1::ON_MISMATCH_REWIND:
+      return OnMismatch::kRewind;
+    case v1::ON_MISMATCH_REPLACE:
+      return OnMismatch::kReplace;
+    default:
+      return FieldError("session.on_mismatch",
+                        absl::StrCat("is ", on_mismatch, ", expected an OnMismatch"));
+  }
+}
+
+// What is said of a session that is to be begun or kept has no effect where none is.
+absl::Status CheckForgotten(const v1::SessionOptions& session) {
+  const auto vain = [](absl::string_view field) {
+    return FieldError(absl::StrCat("session.", field), "has no effect beside remember: false");
+  };
+  if (session.ttl_ms() != 0) return vain("ttl_ms");
+  if (session.durability() != v1::DURABILITY_UNSPECIFIED) return vain("durability");
+  if (session.replace_lost()) return vain("replace_lost");
+  return absl::OkStatus();
+}
+
 // All but max_tokens.
 StopParams ToStop(const v1::StoppingOptions& options) {
   StopParams stop;
@@ -157,6 +183,19 @@ absl::StatusOr<absl::Duration> ToTtl(absl::string_view field, int64_t ttl_ms,
   return ttl;
 }
 
+absl::StatusOr<std::optional<Durability>> ToDurability(absl::string_view field, int durability) {
+  switch (durability) {
+    case v1::DURABILITY_UNSPECIFIED:
+      return std::nullopt;
+    case v1::DURABILITY_TURN:
+      return Durability::kTurn;
+    case v1::DURABILITY_NONE:
+      return Durability::kNone;
+    default:
+      return FieldError(field, absl::StrCat("is ", durability, ", expected a Durability"));
+  }
+}
+
 absl::Status CheckRequestId(absl::string_view id) {
   if (id.size() > kMaxRequestIdBytes) {
     return FieldError("request_id", absl::StrCat("has ", id.size(), " bytes, expected at most ",
@@ -177,9 +216,16 @@ absl::Status CheckModelName(absl::string_view name, const ServingFacts& facts) {
   return WithField(WithReason(status, "MODEL_NOT_FOUND"), "model");
 }
 
+absl::Status CheckNoMismatch(const v1::GenerateRequest& request) {
+  if (request.session().on_mismatch() == v1::ON_MISMATCH_UNSPECIFIED) return absl::OkStatus();
+  return FieldError("session.on_mismatch",
+                    "has no effect where no whole conversation is sent to a session");
+}
+
 absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, const CallFacts& call,
                                         const Engine& engine, const ServingFacts& facts,
                                         WorkMeter& meter) {
+  MNEME_RETURN_IF_ERROR(CheckNoMismatch(request));
   const auto make_prompt = [&] { return ToPrompt(request, engine, facts, meter); };
   return ToEngineRequest(request, make_prompt, call, engine, facts);
 }
@@ -200,10 +246,20 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request,
   MNEME_ASSIGN_OR_RETURN(out.create_session, CreatesSession(session));
   MNEME_ASSIGN_OR_RETURN(out.session_ttl, ToTtl("session.ttl_ms", session.ttl_ms(), facts));
 
+  MNEME_ASSIGN_OR_RETURN(out.durability, ToDurability("session.durability", session.durability()));
+  out.replaces_lost = session.replace_lost();
+  MNEME_ASSIGN_OR_RETURN(out.on_mismatch, ToOnMismatch(session.on_mismatch()));
+  out.remember = !session.has_remember() || session.remember();
+  if (!out.remember) MNEME_RETURN_IF_ERROR(CheckForgotten(session));
+
   out.sampling = ToSampling(request.sampling(), facts.sampling_defaults);
   out.stop = ToStop(request.stopping());
   MNEME_RETURN_IF_ERROR(FillResponseOptions(request.response(), out));
 
+  out.prefix_cache.bypass = request.prefix_cache().bypass();
+  out.prefix_cache.salt = request.prefix_cache().salt();
+  out.prefix_cache.marks.assign(request.prefix_cache().marks().begin(),
+                                request.prefix_cache().marks().end());
   if (request.has_expected_position()) out.expected_position = request.expected_position();
   out.idempotency_key = request.idempotency_key();
   out.priority = request.priority();
@@ -215,7 +271,6 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request,
           "needs a session's name or an idempotency_key: without, nobody could have the "
           "result");
     }
-    out.deadline = absl::InfiniteDuration();  // it ends the listening, not the work
   }
 
   // Last, because it may take long.

@@ -44,10 +44,16 @@ bool ParsesSpecial(const Message& request) {
   return !request.has_parse_special() || request.parse_special();
 }
 
+// INVALID_ARGUMENT where it says what is to become of a conversation that is not there.
+absl::Status CheckNoMismatch(const v1::GenerateRequest& request);
+
 // ttl_ms as requests give it: 0 is the default (zero), -1 never (infinite). At most ten years, and
 // what the server allows.
 absl::StatusOr<absl::Duration> ToTtl(absl::string_view field, int64_t ttl_ms,
                                      const ServingFacts& facts);
+
+// How a session is to be kept. INVALID_ARGUMENT for a value that is none.
+absl::StatusOr<std::optional<Durability>> ToDurability(absl::string_view field, int durability);
 
 // At most 128 printable ASCII characters.
 absl::Status CheckRequestId(absl::string_view id);

@@ -44,7 +44,7 @@ bool Write(const RequestReport& report) {
   if (report.admitted) {
     if (report.n > 1) line.Add("choices", report.n);
     line.Add("prompt_tokens", report.usage.prompt_tokens)
-        .Add("cached_tokens", report.usage.resumed_tokens)
+        .Add("cached_tokens", report.usage.resumed_tokens + report.usage.cached_tokens)
         .Add("generated_tokens", report.usage.completion_tokens);
   }
   line.AddMilliseconds("queue_ms", absl::ToDoubleMilliseconds(report.timings.queue));

@@ -13,20 +13,6 @@
 
 namespace mneme {
 
-SessionPage PageOf(std::vector<SessionInfo> sessions, const SessionKey& after, size_t size) {
-  std::sort(sessions.begin(), sessions.end(),
-            [](const SessionInfo& a, const SessionInfo& b) { return a.key < b.key; });
-  SessionPage page{.total = sessions.size()};
-  const auto begin = std::upper_bound(
-      sessions.begin(), sessions.end(), after,
-      [](const SessionKey& key, const SessionInfo& info) { return key < info.key; });
-  const size_t left = sessions.end() - begin;
-  page.has_more = left > size;
-  std::move(begin, begin + static_cast<std::ptrdiff_t>(std::min(left, size)),
-            std::back_inserter(page.sessions));
-  return page;
-}
-
 absl::StatusOr<size_t> PageSize(int32_t asked) {
   if (asked >= 0 && asked <= kMaxSessionPage) {
     return static_cast<size_t>(asked == 0 ? kDefaultSessionPage : asked);
@@ -34,10 +20,11 @@ absl::StatusOr<size_t> PageSize(int32_t asked) {
   return FieldError("page_size", absl::StrCat("is ", asked, ", expected 0 to ", kMaxSessionPage));
 }
 
-absl::StatusOr<std::string> SessionNameOrRandom(absl::string_view field, const std::string& name) {
+absl::StatusOr<std::string> SessionNameOrRandom(absl::string_view field, const std::string& name,
+                                                absl::string_view kind) {
   if (name.empty()) {
     absl::BitGen random;
-    return absl::StrFormat("session-%016x", absl::Uniform<uint64_t>(random));
+    return absl::StrFormat("%s-%016x", kind, absl::Uniform<uint64_t>(random));
   }
   MNEME_RETURN_IF_ERROR(ValidateSessionName(name, field));
   return name;

@@ -67,14 +67,51 @@ absl::StatusOr<std::vector<int32_t>> EncodeRendered(const Tokenizer& tokenizer,
 
 // A refusal of the template is the fault of the messages. `place` says where they stand.
 absl::StatusOr<std::string> Render(const Conversation& conversation, absl::string_view place,
-                                   const ChatTemplate& chat_template, WorkMeter& meter) {
+                                   const ChatTemplate& chat_template, WorkMeter& meter,
+                                   std::vector<size_t>* message_ends = nullptr) {
   absl::StatusOr<std::string> text =
       chat_template.Render(conversation.messages, conversation.add_generation_prompt,
-                           conversation.template_arguments, absl::Now(), meter);
+                           conversation.template_arguments, absl::Now(), meter, message_ends);
   if (text.ok()) return text;
   return FieldError("messages",
                     absl::StrCat("are not what the model's chat template takes", place, ": ",
                                  Shortened(text.status().message(), kMaxShownFault)));
+}
+
+// How many of the tokens of a rendered text lie in front of each of `ends`, which are bytes of it
+// in order. A normaliser may have changed how many bytes there are; then that is a guess, as good
+// as another one where prompts that begin alike have it at the same place.
+std::vector<int64_t> TokensInFront(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
+                                   absl::string_view text, const std::vector<size_t>& ends) {
+  std::vector<int64_t> positions;
+  size_t token = 0, token_bytes = 0, text_bytes = 0, at = 0;
+  for (const size_t end : ends) {
+    while (at < end) {  // breaks are no part of what is encoded
+      const size_t found = std::min(text.substr(0, end).find(kBreak, at), end);
+      text_bytes += found - at;
+      at = found < end ? found + kBreak.size() : end;
+    }
+    while (token < ids.size()) {
+      const size_t bytes = tokenizer.entry(ids[token]).text.size();
+      if (token_bytes + bytes > text_bytes) break;
+      token_bytes += bytes;
+      ++token;
+    }
+    if (token > 0) positions.push_back(static_cast<int64_t>(token));
+  }
+  return positions;
+}
+
+// Prompt::opening_end, where each message has its end.
+int64_t OpeningEnd(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
+                   absl::string_view text, const Json& messages, const std::vector<size_t>& ends) {
+  if (ends.size() != messages.size()) return 0;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    if (messages[i]["role"] != "user") continue;
+    const std::vector<int64_t> end = TokensInFront(tokenizer, ids, text, {ends[i]});
+    return end.empty() ? 0 : end[0];
+  }
+  return 0;
 }
 
 // The messages behind an answer, of which nothing is kept: in a conversation of a user alone, or,
@@ -138,12 +175,15 @@ absl::StatusOr<ChatPrompt> ToChatPrompt(const Conversation& conversation, const 
       Protect(*tokenizer, "template_arguments", checked.template_arguments, meter));
 
   ChatPrompt prompt;
-  const absl::StatusOr<std::string> text = Render(checked, "", chat_template, meter);
+  std::vector<size_t> ends;
+  const absl::StatusOr<std::string> text = Render(checked, "", chat_template, meter, &ends);
   MNEME_RETURN_IF_ERROR(meter.Look());  // work that was given up is no refusal
   prompt.at_start_status = text.status();
   if (text.ok()) {
     MNEME_RETURN_IF_ERROR(CheckTextSize(*text, "messages", facts));
     MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeRendered(*tokenizer, *text, false, facts, meter));
+    prompt.message_ends = TokensInFront(*tokenizer, prompt.at_start, *text, ends);
+    prompt.opening_end = OpeningEnd(*tokenizer, prompt.at_start, *text, checked.messages, ends);
   }
   if (!conversation.appends) {
     if (!text.ok()) return text.status();
@@ -164,6 +204,9 @@ absl::StatusOr<Request> ToChatEngineRequest(const v1::GenerateRequest& generate,
                                             const Conversation& conversation, const CallFacts& call,
                                             const Engine& engine, const ServingFacts& facts,
                                             WorkMeter& meter) {
+  if (conversation.appends || generate.session().name().empty()) {
+    MNEME_RETURN_IF_ERROR(CheckNoMismatch(generate));
+  }
   const auto make_prompt = [&]() -> absl::StatusOr<Prompt> {
     MNEME_ASSIGN_OR_RETURN(ChatPrompt rendered, ToChatPrompt(conversation, engine, facts, meter));
     return Prompt{.at_start = std::move(rendered.at_start),
@@ -171,7 +214,9 @@ absl::StatusOr<Request> ToChatEngineRequest(const v1::GenerateRequest& generate,
                   .at_start_status = std::move(rendered.at_start_status),
                   .continued_status = std::move(rendered.continued_status),
                   .same_everywhere = !conversation.appends,
-                  .source = PromptSource::kMessages};
+                  .source = PromptSource::kMessages,
+                  .message_ends = std::move(rendered.message_ends),
+                  .opening_end = rendered.opening_end};
   };
   MNEME_ASSIGN_OR_RETURN(Request request,
                          ToEngineRequest(generate, make_prompt, call, engine, facts));

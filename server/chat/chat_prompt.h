@@ -36,7 +36,9 @@ struct Conversation {
 };
 
 struct ChatPrompt {
-  std::vector<int32_t> at_start;   // the conversation from its beginning
+  std::vector<int32_t> at_start;      // the conversation from its beginning
+  std::vector<int64_t> message_ends;  // of it: Prompt::message_ends
+  int64_t opening_end = 0;            // Prompt::opening_end
   std::vector<int32_t> continued;  // Conversation::appends: the messages as they follow an answer
   // INVALID_ARGUMENT where the template refuses them there, and only there: see Prompt.
   absl::Status at_start_status;

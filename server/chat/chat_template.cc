@@ -138,7 +138,8 @@ bool ChatTemplate::Mentions(absl::string_view word) const {
 
 absl::StatusOr<std::string> ChatTemplate::Render(const Json& messages, bool add_generation_prompt,
                                                  const Json& arguments, absl::Time now,
-                                                 WorkMeter& meter) const {
+                                                 WorkMeter& meter,
+                                                 std::vector<size_t>* message_ends) const {
   jinja::Map variables = named_tokens_;
   variables.Set("tools", jinja::None{});
   variables.Set("documents", jinja::None{});
@@ -150,7 +151,8 @@ absl::StatusOr<std::string> ChatTemplate::Render(const Json& messages, bool add_
   variables.Set("messages", std::move(list));
   variables.Set("add_generation_prompt", add_generation_prompt);
   const bool has_tools = !variables.Find("tools")->is_none();
-  return (has_tools && tool_use_ ? *tool_use_ : template_).Render(variables, now, meter);
+  return (has_tools && tool_use_ ? *tool_use_ : template_)
+      .Render(variables, now, meter, message_ends);
 }
 
 }  // namespace mneme

@@ -1,9 +1,11 @@
 // The chat template of a checkpoint: how messages become one text.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -39,9 +41,10 @@ class ChatTemplate {
                                                                    absl::string_view tool_use = "");
 
   // `arguments` are further variables; tools that are not null choose the template for them.
-  // Errors as of jinja::Template::Render.
+  // Errors, and `message_ends`, as of jinja::Template::Render.
   absl::StatusOr<std::string> Render(const Json& messages, bool add_generation_prompt,
-                                     const Json& arguments, absl::Time now, WorkMeter& meter) const;
+                                     const Json& arguments, absl::Time now, WorkMeter& meter,
+                                     std::vector<size_t>* message_ends = nullptr) const;
 
   // Whether `word` is in a source: a template that treats a role in some way names it.
   bool Mentions(absl::string_view word) const;

@@ -133,11 +133,12 @@ void FillDefaults(const FlagTable& table, v1::ServerConfig& config) {
   }
 }
 
-absl::Status CheckGuard(const FlagSpec& flag, absl::string_view given_as, absl::string_view value) {
-  if (!flag.options.guards() || !value.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      given_as, ": is empty, which would leave the ports less guarded than was meant; expected ",
-      flag.options.secret() ? "a key" : "the name of a file", ", or leave it out"));
+absl::Status CheckFilled(const FlagSpec& flag, absl::string_view given_as,
+                         absl::string_view value) {
+  if (!flag.options.has_if_empty() || !value.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(given_as, ": is empty, which would ", flag.options.if_empty(), "; expected ",
+                   flag.options.secret() ? "a key" : "a path", ", or leave it out"));
 }
 
 }  // namespace
@@ -190,7 +191,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
   for (const FlagSpec& flag : table.flags()) {
     const char* value = environment(flag.env.c_str());
     if (value == nullptr) continue;
-    MNEME_RETURN_IF_ERROR(CheckGuard(flag, flag.env, value));
+    MNEME_RETURN_IF_ERROR(CheckFilled(flag, flag.env, value));
     MNEME_RETURN_IF_ERROR(Prefixed(flag.env, SetField(flag, value, line.config)));
     line.origins[flag.path] = flag.env;
     if (flag.name == kModelFlag) line.names_model = true;
@@ -199,7 +200,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
     if (argument.name == "--set") {
       MNEME_RETURN_IF_ERROR(MergeConfigText(argument.value, "--set", line.config, line.origins));
     } else if (const FlagSpec* flag = table.Find(argument.name); flag != nullptr) {
-      MNEME_RETURN_IF_ERROR(CheckGuard(*flag, argument.name, argument.value));
+      MNEME_RETURN_IF_ERROR(CheckFilled(*flag, argument.name, argument.value));
       MNEME_RETURN_IF_ERROR(Prefixed(argument.name, SetField(*flag, argument.value, line.config)));
       line.origins[flag->path] = argument.name;
       if (flag->options.secret() && !argument.value.empty()) line.has_secret = true;
@@ -339,6 +340,11 @@ absl::Status ValidateConfig(const v1::ServerConfig& config, const FieldOrigins& 
     MNEME_RETURN_IF_ERROR(
         Prefixed(origin != origins.end() ? origin->second : absl::StrCat("--", flag.name),
                  CheckField(flag, config)));
+    if (!flag.options.has_takes() || FieldText(flag, config) == DefaultText(flag)) continue;
+    const FlagSpec* const other = table.Find(absl::StrCat("--", flag.options.takes()));
+    if (!FieldText(*other, config).empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--", flag.name, ": does nothing without --",
+                                                   other->name, ", which is not given"));
   }
   const v1::SecuritySection& security = config.security();
   MNEME_RETURN_IF_ERROR(ValidateSecurity(security));

@@ -91,11 +91,9 @@ absl::StatusOr<v1::ListSessionsResponse> ListAllSessions(
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
   MNEME_ASSIGN_OR_RETURN(const size_t page_size, PageSize(request.page_size()));
   MNEME_ASSIGN_OR_RETURN(const SessionKey after, ReadPageToken(request.page_token()));
-  std::optional<std::string> owner;
-  if (!request.owner().empty()) owner = request.owner();
-  MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,
-                         engine->ListSessions(owner, request.name_prefix()));
-  const SessionPage page = PageOf(std::move(sessions), after, page_size);
+  SessionQuery query = {.name_prefix = request.name_prefix(), .after = after, .limit = page_size};
+  if (!request.owner().empty()) query.owner = request.owner();
+  MNEME_ASSIGN_OR_RETURN(const SessionPage page, engine->ListSessions(std::move(query)));
   v1::ListSessionsResponse response = ToSessionPage(page, *engine);
   for (size_t i = 0; i < page.sessions.size(); ++i) {
     response.mutable_sessions(static_cast<int>(i))->set_owner(page.sessions[i].key.owner);

@@ -78,6 +78,7 @@ v1::GenerateRequest ToGenerateRequest(const v1::ChatRequest& request) {
   if (request.has_sampling()) *generate.mutable_sampling() = request.sampling();
   if (request.has_stopping()) *generate.mutable_stopping() = request.stopping();
   if (request.has_response()) *generate.mutable_response() = request.response();
+  if (request.has_prefix_cache()) *generate.mutable_prefix_cache() = request.prefix_cache();
   if (request.has_expected_position()) {
     generate.set_expected_position(request.expected_position());
   }

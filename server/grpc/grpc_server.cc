@@ -20,12 +20,14 @@
 #include "server/grpc/inference_service.h"
 #include "server/grpc/reflection_service.h"
 #include "server/grpc/session_service.h"
+#include "server/session_transfers.h"
 
 namespace mneme {
 namespace {
 
-// Session commands wait for the engine's loop, one after the other, so more threads would not help.
-constexpr int kCommandThreads = 1;
+// Session commands wait for the engine's loop, one after the other. A second thread is for those
+// that come while the first one makes a view of a memory.
+constexpr int kCommandThreads = 2;
 constexpr size_t kMaxWaitingCommands = 1024;
 
 std::set<std::string> OwnServices() {
@@ -90,7 +92,8 @@ struct GrpcServer::Parts {
       : credentials(GuardedCredentials(security)),
         commands(kCommandThreads, kMaxWaitingCommands),
         inference(access, security),
-        sessions(access, security, commands),
+        transfers(kTransferThreads, kMaxWaitingCommands),
+        sessions(access, security, commands, transfers),
         admin(access, security, commands),
         health(OwnServices()),
         reflection_v1(AllServices()),
@@ -99,6 +102,7 @@ struct GrpcServer::Parts {
   const std::shared_ptr<grpc::ServerCredentials> credentials;
   Executor commands;
   InferenceService inference;
+  Executor transfers;
   SessionService sessions;
   AdminService admin;
   HealthService health;

@@ -52,11 +52,12 @@ v1::GenerateRequest WithoutMessages(const v1::ChatRequest& request) {
   return ToGenerateRequest(request);
 }
 
-// The parts of a request that the writer needs; its tokens are not among them.
+// The parts of a request that the writer needs; its tokens are not among them, nor a session that
+// the answer leaves as it is.
 Request NamesOf(const Request& request) {
   Request names;
   names.id = request.id;
-  names.session = request.session;
+  if (request.remember) names.session = request.session;
   names.detached = request.detached;
   return names;
 }

@@ -137,7 +137,7 @@ void Fill(const EngramRow& row, v1::Engram& message) {
   message.set_kind(ToKind(row.engram.type));
   message.set_age(row.age);
   message.set_lifespan(row.engram.lifespan);
-  message.set_firings(row.firings);
+  message.set_firings(row.engram.firings);
   message.set_last_gain(row.engram.last_gain);
   message.set_norm(row.engram.norm);
   message.set_recalled(row.engram.recalled);

@@ -31,6 +31,20 @@ v1::FinishReason ToFinishReason(FinishReason reason) {
   return v1::FINISH_REASON_ERROR;
 }
 
+// What moves has its place in a slab.
+v1::Residency ToResidency(Residence residence) {
+  switch (residence) {
+    case Residence::kParked:
+      return v1::RESIDENCY_HOST;
+    case Residence::kStored:
+      return v1::RESIDENCY_STORE;
+    case Residence::kLost:
+      return v1::RESIDENCY_LOST;
+    default:
+      return v1::RESIDENCY_DEVICE;
+  }
+}
+
 void FillLogprob(const TokenLogprob& from, v1::TokenLogprob& to) {
   to.set_token_id(from.token);
   if (!std::isnan(from.logprob)) to.set_logprob(from.logprob);
@@ -76,7 +90,10 @@ void FillFinished(const TokenEvent& event, const Request& request, v1::Finished&
   usage.set_prompt_tokens(event.usage.prompt_tokens);
   usage.set_completion_tokens(event.usage.completion_tokens);
   usage.set_resumed_tokens(event.usage.resumed_tokens);
+  usage.set_replayed_tokens(event.usage.replayed_tokens);
   usage.set_fed_tokens(event.usage.fed_tokens);
+  usage.set_cached_tokens(event.usage.cached_tokens);
+  usage.set_rewound_from(event.usage.rewound_from);
   if (event.usage.surprise.has_value()) usage.set_surprise(*event.usage.surprise);
   usage.set_memory_evicted(event.usage.memory_evicted);
   if (event.usage.memory_use.has_value()) {
@@ -188,6 +205,8 @@ void AppendEvent(const TokenEvent& event, const Request& request, bool is_first,
     started.set_seed(event.seed);
     started.set_resumed_tokens(event.usage.resumed_tokens);
     started.set_prompt_tokens(event.usage.prompt_tokens);
+    started.set_cached_tokens(event.usage.cached_tokens);
+    started.set_rewound_from(event.usage.rewound_from);
   }
   if (!event.text.empty() || !event.token_ids.empty() || event.finish != FinishReason::kNone) {
     v1::Output& output = OutputFor(event, response);
@@ -218,8 +237,21 @@ v1::Session ToSessionMessage(const SessionInfo& info, const Engine& engine) {
   const int64_t max_context = engine.model_info().max_context;
   session.set_max_context(max_context);
   session.set_context_full(ContextFull(info, max_context));
-  session.set_residency(IsParked(info.residence) ? v1::RESIDENCY_HOST : v1::RESIDENCY_DEVICE);
+  session.set_residency(ToResidency(info.residence));
+  if (info.durability.has_value()) {
+    session.set_durability(*info.durability == Durability::kTurn ? v1::DURABILITY_TURN
+                                                                 : v1::DURABILITY_NONE);
+  }
   return session;
+}
+
+v1::Checkpoint ToCheckpointMessage(const CheckpointInfo& info) {
+  v1::Checkpoint message;
+  message.set_name(info.name);
+  message.set_position(info.position);
+  message.set_has_pending_token(info.has_pending_token);
+  FillTimestamp(info.created, *message.mutable_create_time());
+  return message;
 }
 
 v1::ListSessionsResponse ToSessionPage(const SessionPage& page, const Engine& engine) {
@@ -251,6 +283,8 @@ v1::GetInfoResponse ToInfo(const EngineAccess& access, absl::string_view version
   info.mutable_capacity()->set_max_sessions(plan.sessions);
   FillLimits(**engine, access.facts(), *info.mutable_limits());
   FillStatistics((*engine)->stats(), access.stats(), *info.mutable_statistics());
+  info.mutable_statistics()->set_session_store_error(
+      std::string((*engine)->store_health().message()));
   return info;
 }
 

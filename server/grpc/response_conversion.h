@@ -6,10 +6,10 @@
 #include "absl/strings/string_view.h"
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "engine/session_page.h"
 #include "mneme/v1/inference.pb.h"
 #include "mneme/v1/sessions.pb.h"
 #include "server/engine_access.h"
-#include "server/session_listing.h"
 
 namespace mneme {
 
@@ -19,6 +19,7 @@ void AppendEvent(const TokenEvent& event, const Request& request, bool is_first,
                  v1::GenerateResponse& response);
 
 v1::Session ToSessionMessage(const SessionInfo& info, const Engine& engine);
+v1::Checkpoint ToCheckpointMessage(const CheckpointInfo& info);
 
 // Without next_page_token.
 v1::ListSessionsResponse ToSessionPage(const SessionPage& page, const Engine& engine);

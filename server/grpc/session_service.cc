@@ -1,5 +1,6 @@
 #include "server/grpc/session_service.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,20 +12,25 @@
 #include "server/grpc/memory_conversion.h"
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/response_conversion.h"
+#include "server/grpc/session_rewind.h"
+#include "server/grpc/session_transfer.h"
 #include "server/request_conversion.h"
 #include "server/session_listing.h"
 
 namespace mneme {
 namespace {
 
-absl::StatusOr<v1::Session> CreateSession(const EngineAccess& access, const std::string& owner,
-                                          const v1::CreateSessionRequest& request) {
+absl::StatusOr<v1::Session> CreateNamed(const EngineAccess& access, const std::string& owner,
+                                        const v1::CreateSessionRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
   MNEME_ASSIGN_OR_RETURN(std::string name, SessionNameOrRandom("name", request.name()));
   MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl,
                          ToTtl("ttl_ms", request.ttl_ms(), access.facts()));
+  NewSession options = ttl;
+  MNEME_ASSIGN_OR_RETURN(options.durability, ToDurability("durability", request.durability()));
+  options.replaces_lost = request.replace_lost();
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
-                         engine->CreateSession({owner, std::move(name)}, ttl));
+                         engine->CreateSession({owner, std::move(name)}, options));
   return ToSessionMessage(info, *engine);
 }
 
@@ -41,32 +47,37 @@ absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access
                                                       const v1::ListSessionsRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
   MNEME_ASSIGN_OR_RETURN(const size_t page_size, PageSize(request.page_size()));
-  MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,
-                         engine->ListSessions(owner, request.name_prefix()));
-  const SessionPage page = PageOf(std::move(sessions), {owner, request.page_token()}, page_size);
+  MNEME_ASSIGN_OR_RETURN(const SessionPage page,
+                         engine->ListSessions({.owner = owner,
+                                               .name_prefix = request.name_prefix(),
+                                               .after = {owner, request.page_token()},
+                                               .limit = page_size}));
   v1::ListSessionsResponse response = ToSessionPage(page, *engine);
   // A page token is the last name of the page before.
   if (page.has_more) response.set_next_page_token(page.sessions.back().key.name);
   return response;
 }
 
-absl::StatusOr<v1::Session> ForkSession(const EngineAccess& access, const std::string& owner,
-                                        const v1::ForkSessionRequest& request) {
+absl::StatusOr<v1::Session> ForkNamed(const EngineAccess& access, const std::string& owner,
+                                      const v1::ForkSessionRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
   MNEME_RETURN_IF_ERROR(ValidateSessionName(request.source_name(), "source_name"));
   MNEME_ASSIGN_OR_RETURN(std::string target,
                          SessionNameOrRandom("target_name", request.target_name()));
   MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl,
                          ToTtl("ttl_ms", request.ttl_ms(), access.facts()));
-  MNEME_ASSIGN_OR_RETURN(
-      const SessionInfo info,
-      engine->ForkSession({owner, request.source_name()}, {owner, std::move(target)}, ttl));
+  MNEME_ASSIGN_OR_RETURN(const std::optional<RewindTarget> at, PlaceOf(request));
+  const SessionKey source{owner, request.source_name()};
+  const SessionKey key{owner, std::move(target)};
+  MNEME_ASSIGN_OR_RETURN(const SessionInfo info, at.has_value()
+                                                     ? engine->ForkSessionAt(source, key, ttl, *at)
+                                                     : engine->ForkSession(source, key, ttl));
   return ToSessionMessage(info, *engine);
 }
 
-absl::StatusOr<v1::DeleteSessionResponse> DeleteSession(const EngineAccess& access,
-                                                        const std::string& owner,
-                                                        const v1::DeleteSessionRequest& request) {
+absl::StatusOr<v1::DeleteSessionResponse> DeleteNamed(const EngineAccess& access,
+                                                      const std::string& owner,
+                                                      const v1::DeleteSessionRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
   MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
   MNEME_RETURN_IF_ERROR(engine->DeleteSession({owner, request.name()}));
@@ -120,7 +131,7 @@ grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* co
                                                  const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
   return AnswerOwner<v1::CreateSessionRequest, v1::Session>(*context, request, response,
-                                                            &CreateSession);
+                                                            &CreateNamed);
 }
 
 grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* context,
@@ -139,15 +150,42 @@ grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* SessionService::Fork(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  return AnswerOwner<v1::ForkSessionRequest, v1::Session>(*context, request, response,
-                                                          &ForkSession);
+  return AnswerOwner<v1::ForkSessionRequest, v1::Session>(*context, request, response, &ForkNamed);
+}
+
+grpc::ServerUnaryReactor* SessionService::CreateCheckpoint(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::CreateCheckpointRequest, v1::Checkpoint>(*context, request, response,
+                                                                  &CreateNamedCheckpoint);
+}
+
+grpc::ServerUnaryReactor* SessionService::ListCheckpoints(grpc::CallbackServerContext* context,
+                                                          const grpc::ByteBuffer* request,
+                                                          grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::ListCheckpointsRequest, v1::ListCheckpointsResponse>(
+      *context, request, response, &ListCheckpointsOf);
+}
+
+grpc::ServerUnaryReactor* SessionService::DeleteCheckpoint(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::DeleteCheckpointRequest, v1::DeleteCheckpointResponse>(
+      *context, request, response, &DeleteNamedCheckpoint);
+}
+
+grpc::ServerUnaryReactor* SessionService::Rewind(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::RewindSessionRequest, v1::Session>(*context, request, response,
+                                                            &RewindNamed);
 }
 
 grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* context,
                                                  const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
   return AnswerOwner<v1::DeleteSessionRequest, v1::DeleteSessionResponse>(*context, request,
-                                                                          response, &DeleteSession);
+                                                                          response, &DeleteNamed);
 }
 
 grpc::ServerUnaryReactor* SessionService::InspectMemory(grpc::CallbackServerContext* context,
@@ -162,6 +200,18 @@ grpc::ServerUnaryReactor* SessionService::ForgetSegments(grpc::CallbackServerCon
                                                          grpc::ByteBuffer* response) {
   return AnswerOwner<v1::ForgetSegmentsRequest, v1::ForgetSegmentsResponse>(
       *context, request, response, &mneme::ForgetSegments);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* SessionService::Export(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return ExportSession(engine_, transfers_, CallerOf(*context, security_, Access::kUse), *context,
+                       *request);
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* SessionService::Import(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
+  return ImportSession(engine_, transfers_, CallerOf(*context, security_, Access::kUse), *context,
+                       *response);
 }
 
 }  // namespace mneme

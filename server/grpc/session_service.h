@@ -17,11 +17,19 @@ class SessionService final
               v1::Sessions::WithRawCallbackMethod_Fork<v1::Sessions::WithRawCallbackMethod_Delete<
                   v1::Sessions::WithRawCallbackMethod_InspectMemory<
                       v1::Sessions::WithRawCallbackMethod_ForgetSegments<
-                          v1::Sessions::Service>>>>>>> {
+                          v1::Sessions::WithRawCallbackMethod_Export<
+                              v1::Sessions::WithRawCallbackMethod_Import<
+                                  v1::Sessions::WithRawCallbackMethod_CreateCheckpoint<
+                                      v1::Sessions::WithRawCallbackMethod_ListCheckpoints<
+                                          v1::Sessions::WithRawCallbackMethod_DeleteCheckpoint<
+                                              v1::Sessions::WithRawCallbackMethod_Rewind<
+                                                  v1::Sessions::Service>>>>>>>>>>>>> {
  public:
-  // The engine's session commands wait for its loop; they do so on `executor`.
-  SessionService(EngineAccess& engine, const Security& security, Executor& executor)
-      : engine_(engine), security_(security), executor_(executor) {}
+  // The engine's session commands wait for its loop; they do so on `executor`. Files of sessions
+  // are made and read on `transfers`.
+  SessionService(EngineAccess& engine, const Security& security, Executor& executor,
+                 Executor& transfers)
+      : engine_(engine), security_(security), executor_(executor), transfers_(transfers) {}
 
   grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* context,
                                    const grpc::ByteBuffer* request,
@@ -35,6 +43,18 @@ class SessionService final
   grpc::ServerUnaryReactor* Fork(grpc::CallbackServerContext* context,
                                  const grpc::ByteBuffer* request,
                                  grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* CreateCheckpoint(grpc::CallbackServerContext* context,
+                                             const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* DeleteCheckpoint(grpc::CallbackServerContext* context,
+                                             const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Rewind(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
                                    const grpc::ByteBuffer* request,
                                    grpc::ByteBuffer* response) override;
@@ -44,6 +64,10 @@ class SessionService final
   grpc::ServerUnaryReactor* ForgetSegments(grpc::CallbackServerContext* context,
                                            const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Export(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* Import(grpc::CallbackServerContext* context,
+                                                    grpc::ByteBuffer* response) override;
 
  private:
   // Answers with `handle`, which is told whose sessions the call is about.
@@ -57,6 +81,7 @@ class SessionService final
   EngineAccess& engine_;
   const Security& security_;
   Executor& executor_;
+  Executor& transfers_;
 };
 
 }  // namespace mneme

@@ -52,7 +52,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   }
 
   std::optional<absl::Duration> retry_after = RetryAfterOf(status);
-  if (!retry_after.has_value() &&
+  const bool time_helps = ReasonOf(status) != kReasonStorageLimit;
+  if (!retry_after.has_value() && time_helps &&
       (code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kUnavailable)) {
     retry_after = kDefaultRetryDelay;
   }

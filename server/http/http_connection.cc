@@ -93,7 +93,12 @@ void HttpConnection::PostEvict() {
 void HttpConnection::BeginRequest() {
   phase_ = Phase::kIdle;
   use_.BeginIdle();
-  parser_ = std::make_unique<HttpParser>(shared_.options.limits);
+  parser_ = std::make_unique<HttpParser>(
+      shared_.options.limits, [this](const std::string& method, const std::string& path) {
+        const HttpRoutes::Match match = shared_.routes.Find(method, path);
+        if (match.route == nullptr || match.route->max_body_bytes == nullptr) return int64_t{-1};
+        return match.route->max_body_bytes(match.argument);
+      });
   header_checked_ = false;
   match_ = {};
   request_ = nullptr;
@@ -225,6 +230,12 @@ bool HttpConnection::CheckHeader() {
     keep_alive_ = false;  // what follows may be a body all the same
     Refuse(ErrorResponse(411, "a POST needs Content-Length or Transfer-Encoding: chunked"));
     return false;
+  }
+  if (route->admit != nullptr) {
+    if (const absl::Status refusal = route->admit(*request_); !refusal.ok()) {
+      Refuse(ErrorResponse(refusal), refusal);
+      return false;
+    }
   }
   return true;
 }

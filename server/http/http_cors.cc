@@ -14,7 +14,8 @@ constexpr absl::string_view kRequestFields =
 // The fields that pages may read beside those that they always may.
 constexpr absl::string_view kResponseFields =
     "retry-after, retry-after-ms, traceparent, tracestate, x-idempotent-replay, x-request-id, "
-    "x-session-id, x-session-position, x-session-resumed-tokens, x-session-reuse, x-should-retry";
+    "x-session-id, x-session-position, x-session-resumed-tokens, x-session-reuse, "
+    "x-session-rewound-from, x-should-retry";
 // Seconds for which a browser need not ask again.
 constexpr absl::string_view kMaxAge = "3600";
 

@@ -60,6 +60,7 @@ std::string BodyOf(const absl::Status& status) {
 // Another try finds the same unless somebody else changes something, except where the server says
 // that waiting helps. A busy session is free again once its request has ended.
 bool RetryCanHelp(const absl::Status& status, int http_status) {
+  if (ReasonOf(status) == kReasonStorageLimit) return false;
   if (http_status == 429 || http_status == 503) return true;
   return http_status == 409 && ReasonOf(status) == kReasonSessionBusy;
 }
@@ -87,7 +88,12 @@ int HttpStatusOf(const absl::Status& status) {
     case absl::StatusCode::kFailedPrecondition:  // of a fork or an end of a busy session, too
       return ReasonOf(status) == kReasonSessionBusy ? 409 : 412;
     case absl::StatusCode::kResourceExhausted:
+      if (ReasonOf(status) == kReasonFileTooLarge) return 413;
+      if (ReasonOf(status) == kReasonNotDurable) return 503;
       return ReasonOf(status) == kReasonOutOfMemory ? 503 : 429;
+    case absl::StatusCode::kDataLoss:
+      if (ReasonOf(status) == kReasonChecksum) return 422;  // what was sent, not what is here
+      return ReasonOf(status) == kReasonSessionLost ? 410 : 500;
     case absl::StatusCode::kCancelled:
       return 499;
     case absl::StatusCode::kUnimplemented:
@@ -125,14 +131,14 @@ HttpResponse ErrorResponse(const absl::Status& status) {
   response.status = HttpStatusOf(status);
   response.body = BodyOf(status);
   if (response.status == 401) response.fields.push_back({"WWW-Authenticate", "Bearer"});
-  if (response.status == 429 || response.status == 503) {
+  const bool should_retry = RetryCanHelp(status, response.status);
+  if (should_retry && (response.status == 429 || response.status == 503)) {
     const absl::Duration delay = RetryAfterOf(status).value_or(kDefaultRetryDelay);
     const int64_t ms = std::max<int64_t>(1, absl::ToInt64Milliseconds(delay));
     response.fields.push_back({"Retry-After", absl::StrCat((ms + 999) / 1000)});
     response.fields.push_back({"retry-after-ms", absl::StrCat(ms)});
   }
-  response.fields.push_back(
-      {"x-should-retry", RetryCanHelp(status, response.status) ? "true" : "false"});
+  response.fields.push_back({"x-should-retry", should_retry ? "true" : "false"});
   return response;
 }
 

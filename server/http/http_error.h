@@ -6,6 +6,7 @@
 //   ALREADY_EXISTS                  409    FAILED_PRECONDITION  412    RESOURCE_EXHAUSTED   429
 //   CANCELLED                       499    UNIMPLEMENTED        501    UNAVAILABLE          503
 //   all others                      500
+//   reason FILE_TOO_LARGE           413    CHECKSUM_MISMATCH    422
 //
 // `param` is the field payload, `code` the reason payload in lower case (engine/status_payload.h).
 // 429 and 503 carry Retry-After. OpenAI's SDKs repeat 408, 409, 429 and 5xx by themselves:

@@ -1,6 +1,7 @@
 // A request and a response of HTTP/1.1, as plain data: what handlers see. No HTTP library here.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,9 @@ struct HttpField {
 struct HttpRequest {
   std::string method;  // "POST"
   std::string path;    // percent-decoded, without the query
-  std::string query;   // as it was sent, without the "?"
+  // What is behind the last "/" that was sent as one, percent-decoded: of "/a/b%2Fc" "b/c".
+  std::string last_segment;
+  std::string query;  // as it was sent, without the "?"
   std::vector<HttpField> fields;
   std::string body;
 
@@ -30,7 +33,8 @@ struct HttpRequest {
   std::string owner;           // of sessions, says the authenticator; empty: the anonymous owner
   std::string route;           // the pattern that matched: "/v1/models/{model}"
   std::string route_argument;  // what its "{...}" stands for
-  TraceContext trace;          // of its traceparent and tracestate, with a span for this request
+  std::shared_ptr<const void> place;  // that HttpRoute::admit took; goes with the request
+  TraceContext trace;  // of its traceparent and tracestate, with a span for this request
   // When all of it was there, or its first byte if it never came to an end; monotonic.
   absl::Duration received;
 

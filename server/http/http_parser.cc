@@ -24,7 +24,8 @@ absl::string_view View(string_view text) { return {text.data(), text.size()}; }
 
 class HttpParser::Impl final : public http::basic_parser<true> {
  public:
-  explicit Impl(const HttpParserLimits& limits) : limits_(limits) {
+  Impl(const HttpParserLimits& limits, BodyLimit body_limit_of)
+      : limits_(limits), body_limit_of_(std::move(body_limit_of)) {
     header_limit(static_cast<std::uint32_t>(limits.max_header_bytes));
     body_limit(static_cast<std::uint64_t>(limits.max_body_bytes));
   }
@@ -136,8 +137,10 @@ class HttpParser::Impl final : public http::basic_parser<true> {
     if (error == http::error::header_limit) {
       FailTooLong();
     } else if (error == http::error::body_limit) {
-      Fail(413, absl::StrCat("the request's body is longer than ", limits_.max_body_bytes,
-                             " bytes (--max-message-size)"));
+      Fail(413, own_body_bytes_ >= 0
+                    ? absl::StrCat("the request's body is longer than ", own_body_bytes_, " bytes")
+                    : absl::StrCat("the request's body is longer than ", limits_.max_body_bytes,
+                                   " bytes (--max-message-size)"));
     } else if (error == http::error::bad_version) {
       Fail(505, "expected HTTP/1.1 or HTTP/1.0");
     } else {
@@ -163,9 +166,14 @@ class HttpParser::Impl final : public http::basic_parser<true> {
     }
     const size_t mark = rest.find('?');
     if (mark != absl::string_view::npos) request_.query = std::string(rest.substr(mark + 1));
-    if (!PercentDecode(rest.substr(0, mark), request_.path)) {
-      Refuse(error, 400, "the request's target has a % without two hexadecimal digits");
+    const absl::string_view path = rest.substr(0, mark);
+    if (!PercentDecode(path, request_.path)) {
+      return Refuse(error, 400, "the request's target has a % without two hexadecimal digits");
     }
+    (void)PercentDecode(path.substr(path.rfind('/') + 1), request_.last_segment);  // a part of it
+    if (body_limit_of_ == nullptr) return;
+    own_body_bytes_ = body_limit_of_(request_.method, request_.path);
+    if (own_body_bytes_ >= 0) body_limit(static_cast<std::uint64_t>(own_body_bytes_));
   }
 
   void on_field_impl(http::field name, string_view name_text, string_view value,
@@ -225,13 +233,16 @@ class HttpParser::Impl final : public http::basic_parser<true> {
   void on_response_impl(int, string_view, int, ErrorCode&) override {}
 
   const HttpParserLimits limits_;
+  const BodyLimit body_limit_of_;
+  int64_t own_body_bytes_ = -1;
   FoldedLines header_folds_;
   FoldedLines trailer_folds_;
   bool in_last_chunk_ = false;
   int64_t trailer_bytes_ = 0;
 };
 
-HttpParser::HttpParser(const HttpParserLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}
+HttpParser::HttpParser(const HttpParserLimits& limits, BodyLimit body_limit)
+    : impl_(std::make_unique<Impl>(limits, std::move(body_limit))) {}
 HttpParser::~HttpParser() = default;
 
 HttpParser::State HttpParser::Feed(std::string& in) { return impl_->Feed(in); }

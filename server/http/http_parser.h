@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,7 +22,12 @@ class HttpParser {
  public:
   enum class State { kHeader, kBody, kDone, kFailed };
 
-  explicit HttpParser(const HttpParserLimits& limits);
+  // The longest body of a request to this path, asked once its line is there; below 0: that of
+  // `limits`.
+  using BodyLimit = std::function<int64_t(const std::string& method, const std::string& path)>;
+
+  // `body_limit` may be empty.
+  explicit HttpParser(const HttpParserLimits& limits, BodyLimit body_limit = nullptr);
   ~HttpParser();
 
   // Takes what it can off the front of `in`: the header if all of it is there, or bytes of the

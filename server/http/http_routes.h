@@ -1,10 +1,13 @@
 // Which handler answers which method and path.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/http/http_call.h"
 
@@ -16,6 +19,12 @@ struct HttpRoute {
   std::string pattern;
   HttpHandler handler;   // on the connection's thread: it must return quickly
   bool is_open = false;  // for everybody, without the authenticator: probes
+  // The longest body, where it is not that of all routes, by what the pattern's braces match; below
+  // 0: that of all.
+  std::function<int64_t(absl::string_view argument)> max_body_bytes;
+  // Asked once the header of an authenticated request is there, before its body is read; may be
+  // empty. On the connection's thread: it must return quickly.
+  std::function<absl::Status(HttpRequest&)> admit;
 };
 
 // Filled before the server starts, constant afterwards.

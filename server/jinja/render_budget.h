@@ -103,6 +103,7 @@ class TextBuilder {
   [[nodiscard]] absl::Status AppendJson(const Value& value, int indent);
 
   RenderBudget& budget() { return *budget_; }
+  size_t size() const { return text_.size(); }
   std::string TakeText() { return std::exchange(text_, {}); }
   Value Finish() { return Value(TakeText()); }
 

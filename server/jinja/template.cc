@@ -60,8 +60,12 @@ RenderLimits LimitsFor(const Map& variables) {
 // each other, for which Descend does.
 class Interpreter {
  public:
-  Interpreter(const Map& variables, absl::Time now, WorkMeter& meter)
-      : variables_(variables), now_(now), budget_(LimitsFor(variables), meter), out_(budget_) {
+  Interpreter(const Map& variables, absl::Time now, WorkMeter& meter, std::vector<size_t>* rounds)
+      : variables_(variables),
+        now_(now),
+        budget_(LimitsFor(variables), meter),
+        out_(budget_),
+        rounds_(rounds) {
     scopes_.emplace_back();
   }
 
@@ -193,9 +197,12 @@ class Interpreter {
       scopes_.emplace_back();
       MNEME_RETURN_IF_ERROR(Unpack(statement, list[i], scopes_.back()));
       scopes_.back().Set("loop", *facts);
+      ++loops_;
       absl::StatusOr<Flow> flow = Execute(statement.body);
+      --loops_;
       scopes_.pop_back();
       if (!flow.ok()) return flow;
+      if (rounds_ != nullptr && loops_ == 0 && captures_ == 0) rounds_->push_back(out_.size());
       if (*flow == Flow::kBreak) break;
     }
     return Flow::kNext;
@@ -223,7 +230,9 @@ class Interpreter {
   // The text that `body` prints.
   Result Captured(const Body& body) {
     TextBuilder outer = std::exchange(out_, TextBuilder(budget_));
+    ++captures_;
     const absl::Status status = Execute(body).status();
+    --captures_;
     Value text = std::exchange(out_, std::move(outer)).Finish();
     if (!status.ok()) return status;
     return text;
@@ -457,6 +466,9 @@ class Interpreter {
   std::vector<Map> scopes_;
   TextBuilder out_;
   int depth_ = 0;
+  std::vector<size_t>* const rounds_;
+  int loops_ = 0;     // around what is executed
+  int captures_ = 0;  // the same: `out_` is not what is rendered in the end
 };
 
 }  // namespace
@@ -474,11 +486,11 @@ absl::StatusOr<Template> Template::Parse(absl::string_view source) {
   }
 }
 
-absl::StatusOr<std::string> Template::Render(const Map& variables, absl::Time now,
-                                             WorkMeter& meter) const {
+absl::StatusOr<std::string> Template::Render(const Map& variables, absl::Time now, WorkMeter& meter,
+                                             std::vector<size_t>* rounds) const {
   // Where a process may have little memory, it ends before a budget does.
   try {
-    return Interpreter(variables, now, meter).Run(body_);
+    return Interpreter(variables, now, meter, rounds).Run(body_);
   } catch (const std::bad_alloc&) {
     return OutOfMemory();
   }

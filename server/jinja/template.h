@@ -4,7 +4,9 @@
 // or stack with it.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,7 +27,10 @@ class Template {
   // template itself refuses (raise_exception) and for operations that do not fit their values;
   // RESOURCE_EXHAUSTED for more steps or memory than a multiple of what the variables have
   // (RenderBudget). An error of `meter`, which counts every operation, ends it.
-  absl::StatusOr<std::string> Render(const Map& variables, absl::Time now, WorkMeter& meter) const;
+  // `rounds`, if not null, gets the sizes that the text has behind each round of a loop that is in
+  // no other one: where a conversation's messages end.
+  absl::StatusOr<std::string> Render(const Map& variables, absl::Time now, WorkMeter& meter,
+                                     std::vector<size_t>* rounds = nullptr) const;
 
  private:
   explicit Template(Body body) : body_(std::move(body)) {}

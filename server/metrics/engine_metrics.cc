@@ -122,6 +122,9 @@ void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
   out.Counter("resumed_tokens_total",
               "Tokens that requests found in their session's state and that were not fed again.")
       .Value(Count(stats.resumed_tokens));
+  out.Counter("cached_tokens_total",
+              "Tokens of prompts that new sessions took from the prefix cache.")
+      .Value(Count(stats.prefix.hit_tokens));
   out.Histogram("time_to_first_token_seconds", "From submission to the first token in seconds.")
       .Value(stats.first_token_seconds);
   out.Histogram("inter_token_latency_seconds", "Between two tokens of an answer in seconds.")
@@ -211,7 +214,8 @@ void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,
 
   out.Gauge("sessions", "Named sessions, by where their state is.")
       .Value(Now(stats.sessions) - Now(stats.sessions_parked), {{"residency", "device"}})
-      .Value(Now(stats.sessions_parked), {{"residency", "host"}});
+      .Value(Now(stats.sessions_parked), {{"residency", "host"}})
+      .Value(Now(stats.sessions_stored), {{"residency", "store"}});
   out.Counter("sessions_created_total", "Named sessions begun.")
       .Value(Count(stats.sessions_created));
   static constexpr const char* kEnds[] = {"deleted", "expired", "spoilt", "unborn"};
@@ -220,7 +224,8 @@ void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,
   for (int end = 0; end < kSessionEnds; ++end) {
     ends.Value(Count(stats.sessions_ended[end]), {{"reason", kEnds[end]}});
   }
-  static constexpr const char* kResumes[] = {"hot", "parked", "cold", "refused"};
+  static constexpr const char* kResumes[] = {"hot",  "parked",  "stored",
+                                             "cold", "refused", "rewound"};
   static_assert(std::size(kResumes) == kResumeOutcomes);
   auto resumes =
       out.Counter("session_resumes_total", "Requests with a session, by how they found it.");
@@ -238,6 +243,58 @@ void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,
       .Value(Now(stats.host_bytes_used));
   out.Gauge("host_state_bytes_capacity", "Memory of the host for states of parked sessions.")
       .Value(Now(stats.host_bytes_total));
+  out.Histogram("session_store_seconds",
+                "Turns and changes of sessions, told the store to durable, in seconds.")
+      .Value(stats.store_seconds);
+  out.Counter("session_store_failures_total",
+              "Turns and changes of sessions that could not be made durable.")
+      .Value(Count(stats.store_failures));
+  out.Counter("session_snapshots_total", "Snapshots of sessions written.")
+      .Value(Count(stats.snapshots));
+  out.Counter("session_rewinds_total", "Sessions taken back to where they were.")
+      .Value(Count(stats.rewinds));
+  out.Counter("session_checkpoints_total", "Checkpoints of sessions made.")
+      .Value(Count(stats.checkpoints));
+  out.Counter("session_snapshot_failures_total", "Snapshots that could not be written.")
+      .Value(Count(stats.snapshot_failures));
+  out.Counter("session_snapshot_bytes_total", "Bytes of snapshots written.")
+      .Value(Count(stats.snapshot_bytes));
+  out.Histogram("session_snapshot_seconds", "Snapshots, begun to durable, in seconds.")
+      .Value(stats.snapshot_seconds);
+  out.Gauge("session_snapshot_lag_tokens",
+            "Tokens that sessions were fed since their newest snapshots, all of them together.")
+      .Value(Now(stats.snapshot_lag_tokens));
+  out.Histogram("session_load_seconds",
+                "Sessions that came back from the store, asked for to there, in seconds.")
+      .Value(stats.load_seconds);
+  out.Counter("session_replayed_tokens_total", "Tokens fed again from logs of sessions.")
+      .Value(Count(stats.replayed_tokens));
+  const PrefixStats& prefix = stats.prefix;
+  out.Counter("prefix_cache_requests_total",
+              "Prompts that began a session with the prefix cache, by what they found there.")
+      .Value(Count(prefix.hits), {{"outcome", "hit"}})
+      .Value(Count(prefix.misses), {{"outcome", "miss"}});
+  out.Counter("prefix_cache_answer_hits_total",
+              "Hits whose state was kept behind an answer: conversations that went on, or back.")
+      .Value(Count(prefix.answer_hits));
+  out.Counter("prefix_cache_queries_total", "Tokens of those prompts.")
+      .Value(Count(prefix.queried_tokens));
+  out.Counter("prefix_cache_hits_total", "Tokens of those prompts that were found.")
+      .Value(Count(prefix.hit_tokens));
+  out.Counter("prefix_cache_waits_total",
+              "Prompts that waited for one that was being fed what they begin with.")
+      .Value(Count(prefix.waits));
+  out.Counter("prefix_cache_loads_total",
+              "States copied from memory of the host; those that come meanwhile share the slab.")
+      .Value(Count(prefix.loads));
+  out.Counter("prefix_cache_snapshots_total", "States that the prefix cache has kept.")
+      .Value(Count(prefix.snapshots));
+  out.Counter("prefix_cache_evictions_total", "States that made room for others.")
+      .Value(Count(prefix.evictions));
+  out.Gauge("prefix_cache_bytes_used", "Memory of the host that states of the prefix cache take.")
+      .Value(Now(prefix.bytes_used));
+  out.Gauge("prefix_cache_bytes_capacity", "Memory of the host for states of the prefix cache.")
+      .Value(Now(prefix.bytes_total));
   out.Counter("forked_choices_total", "States copied for the further choices of a request.")
       .Value(Count(stats.forked_choices));
 }

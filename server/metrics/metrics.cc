@@ -2,12 +2,15 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <atomic>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "base/log_writer.h"
 #include "server/metrics/process_facts.h"
+#include "server/session_transfers.h"
 #include "server/version.h"
 
 namespace mneme {
@@ -79,6 +82,42 @@ void WriteServer(const EngineAccess& access, const Engine* engine, MetricWriter&
       .Value(static_cast<double>(stats.request_log_lines_dropped.value()));
 }
 
+void WriteTransfers(const SessionTransfers& transfers, MetricWriter& out) {
+  using Counts = SessionTransfers::Counts;
+  constexpr std::pair<const char*, SessionTransfers::Direction> kDirections[] = {
+      {"export", SessionTransfers::kExport}, {"import", SessionTransfers::kImport}};
+  static_assert(std::size(kDirections) == SessionTransfers::kDirections);
+  constexpr std::pair<const char*, std::atomic<int64_t> Counts::*> kOutcomes[] = {
+      {"whole", &Counts::whole}, {"failed", &Counts::failed}, {"refused", &Counts::refused}};
+  auto running = out.Gauge("session_transfers_running", "Sessions on their way to or from files.");
+  for (const auto& [name, direction] : kDirections) {
+    running.Value(static_cast<double>(transfers.counts(direction).running), {{"direction", name}});
+  }
+  auto ended = out.Counter("session_transfers_total",
+                           "Files of sessions: whole, failed, or refused for want of a place.");
+  for (const auto& [name, direction] : kDirections) {
+    for (const auto& [outcome, count] : kOutcomes) {
+      ended.Value(static_cast<double>(transfers.counts(direction).*count),
+                  {{"direction", name}, {"outcome", outcome}});
+    }
+  }
+  auto bytes = out.Counter("session_transfer_bytes_total", "Bytes of files that are whole.");
+  for (const auto& [name, direction] : kDirections) {
+    bytes.Value(static_cast<double>(transfers.counts(direction).bytes), {{"direction", name}});
+  }
+}
+
+void WriteStore(const SessionStore& store, MetricWriter& out) {
+  const StoreStats stats = store.stats();
+  out.Counter("session_store_commits_total", "Commits of the session store, of a sync each.")
+      .Value(static_cast<double>(stats.commits));
+  out.Counter("session_store_turns_total", "Turns of sessions that those have made durable.")
+      .Value(static_cast<double>(stats.turns));
+  out.Counter("session_store_written_anew_total",
+              "Times that the store was written anew, after a failed sync or damage.")
+      .Value(static_cast<double>(stats.written_anew));
+}
+
 void WriteConnections(const ServerStats& stats, MetricWriter& out) {
   constexpr std::pair<const char*, ConnectionStats ServerStats::*> kPorts[] = {
       {"grpc", &ServerStats::grpc_connections},
@@ -129,6 +168,8 @@ std::vector<prometheus::MetricFamily> Metrics::Collect() const {
     const std::string& model = access_.facts().model_name;
     MetricWriter out("mneme_", {{"model_name", model}}, families);
     WriteModel(*engine, out);
+    if (engine->store() != nullptr) WriteStore(*engine->store(), out);
+    WriteTransfers(*access_.facts().session_transfers, out);
     WriteRequestMetrics(engine->stats(), access_.stats(), engine->options(), out);
     WriteStepMetrics(engine->stats(), engine->activity(), engine->options(), out);
     WriteSessionMetrics(engine->stats(), engine->capacity(), out);

@@ -25,12 +25,14 @@ void WriteVllmMetrics(const EngineStats& stats, const CapacityPlan& capacity, Me
   out.Counter("prompt_tokens_total", "New prompt tokens fed to the model, cached ones left out.")
       .Value(Count(stats.prompt_tokens));
   out.Counter("generation_tokens_total", "Tokens generated.").Value(Count(stats.generated_tokens));
-  out.Counter("prompt_tokens_cached_total", "Tokens resumed from sessions' states.")
-      .Value(Count(stats.resumed_tokens));
-  out.Counter("prefix_cache_queries_total", "Tokens resumed from sessions' states or fed.")
-      .Value(Count(stats.resumed_tokens) + Count(stats.prompt_tokens));
-  out.Counter("prefix_cache_hits_total", "Tokens resumed from sessions' states.")
-      .Value(Count(stats.resumed_tokens));
+  const double cached = Count(stats.resumed_tokens) + Count(stats.prefix.hit_tokens);
+  out.Counter("prompt_tokens_cached_total",
+              "Tokens found in sessions' states or in the prefix cache.")
+      .Value(cached);
+  out.Counter("prefix_cache_queries_total", "The same, and tokens fed.")
+      .Value(cached + Count(stats.prompt_tokens));
+  out.Counter("prefix_cache_hits_total", "Tokens found in sessions' states or in the prefix cache.")
+      .Value(cached);
   out.Counter("num_preemptions_total", "Always 0: nothing is preempted.").Value(0);
   out.Counter("request_success_total", "Requests that ended, by reason.")
       .Value(Count(stats.finished_by(FinishReason::kStop)), {{"finished_reason", "stop"}})

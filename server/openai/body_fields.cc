@@ -21,10 +21,16 @@ constexpr Renamed kRenamed[] = {
     {"session.ttl_ms", "session_ttl_ms"},
     {"session.create_if_missing", "create_session"},
     {"session.must_exist", "must_exist"},
+    {"session.durability", "durability"},
+    {"session.on_mismatch", "on_mismatch"},
+    {"session.remember", "remember"},
+    {"session.replace_lost", "replace_lost"},
     {"template_arguments", "chat_template_kwargs"},
     {"stopping.stop_strings", "stop"},
     {"stopping.include_stop_in_output", "include_stop_str_in_output"},
     {"response.prompt_logprobs", "logprobs"},  // beside echo
+    {"prefix_cache.salt", "cache_salt"},
+    {"prefix_cache.marks", "cache_marks"},
 };
 
 std::string BodyField(absl::string_view field, const BodyFields& fields, size_t prompt) {

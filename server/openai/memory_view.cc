@@ -171,7 +171,7 @@ Json EngramJson(const EngramRow& row) {
           {"kind", kind},
           {"age", row.age},
           {"lifespan", row.engram.lifespan},
-          {"firings", row.firings},
+          {"firings", row.engram.firings},
           {"last_gain", row.engram.last_gain},
           {"norm", row.engram.norm},
           {"recalled", row.engram.recalled},

@@ -129,6 +129,8 @@ void OpenAiAnswer::Take(size_t prompt, TokenEvent event) {
   if (event.is_start) {
     ++admitted_;
     resumed_tokens_ = event.usage.resumed_tokens;
+    rewound_from_ = event.usage.rewound_from;
+    replayed_ = event.replayed;
     return;
   }
   const int first = static_cast<int>(prompt) * facts_.n;
@@ -153,7 +155,9 @@ void OpenAiAnswer::Take(size_t prompt, TokenEvent event) {
   error_ = WithBodyField(event.status, facts_.names, prompt);
   replayed_ = event.replayed;
   usage_.completion_tokens += event.usage.completion_tokens;
-  usage_.cached_tokens += event.usage.resumed_tokens;
+  const int64_t cached = event.usage.resumed_tokens + event.usage.cached_tokens;
+  usage_.cached_tokens += cached;
+  usage_.replayed_tokens += event.usage.replayed_tokens;
   if (event.usage.surprise.has_value()) {
     usage_.surprised_tokens += event.usage.fed_tokens;
     usage_.surprise_sum += *event.usage.surprise * static_cast<double>(event.usage.fed_tokens);
@@ -163,7 +167,7 @@ void OpenAiAnswer::Take(size_t prompt, TokenEvent event) {
   session_position_ = event.session_position;
   has_pending_token_ = event.has_pending_token;
   session_gone_ = event.session_gone;
-  usage_.prompt_tokens += event.usage.prompt_tokens + event.usage.resumed_tokens;
+  usage_.prompt_tokens += event.usage.prompt_tokens + cached;
 }
 
 void OpenAiAnswer::AddTo(AnswerChoice& choice, const TokenEvent& event) const {
@@ -199,7 +203,10 @@ std::vector<HttpField> OpenAiAnswer::StateFields() const {
   if (facts_.session.empty()) return fields;
   fields.push_back({"x-session-id", facts_.session});
   fields.push_back({"x-session-resumed-tokens", absl::StrCat(resumed_tokens_)});
-  fields.push_back({"x-session-reuse", resumed_tokens_ > 0 ? "resumed" : "new"});
+  fields.push_back({"x-session-reuse", rewound_from_ > 0     ? "rewound"
+                                       : resumed_tokens_ > 0 ? "resumed"
+                                                             : "new"});
+  if (rewound_from_ > 0) fields.push_back({"x-session-rewound-from", absl::StrCat(rewound_from_)});
   if (session_gone_) {
     fields.push_back({"x-session-gone", "true"});
   } else if (ended_ > 0) {
@@ -210,9 +217,11 @@ std::vector<HttpField> OpenAiAnswer::StateFields() const {
 
 Json OpenAiAnswer::SessionJson() const {
   if (session_gone_) return {{"id", facts_.session}, {"gone", true}};
-  return {{"id", facts_.session},
-          {"position", session_position_},
-          {"has_pending_token", has_pending_token_}};
+  Json json = {{"id", facts_.session},
+               {"position", session_position_},
+               {"has_pending_token", has_pending_token_}};
+  if (usage_.replayed_tokens > 0) json["replayed_tokens"] = usage_.replayed_tokens;
+  return json;
 }
 
 std::string OpenAiAnswer::WholeBody() {

@@ -74,6 +74,7 @@ class OpenAiAnswer final : public HttpBody, public std::enable_shared_from_this<
   bool finished_ ABSL_GUARDED_BY(mu_) = false;  // `text_` has its end
   bool replayed_ ABSL_GUARDED_BY(mu_) = false;
   int64_t resumed_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t rewound_from_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t session_position_ ABSL_GUARDED_BY(mu_) = 0;
   bool has_pending_token_ ABSL_GUARDED_BY(mu_) = false;
   bool session_gone_ ABSL_GUARDED_BY(mu_) = false;  // since the answer that is sent again

@@ -31,7 +31,7 @@ AnswerFacts FactsOf(const OpenAiRequest& request, const HttpRequest& http, const
   facts.created = absl::ToUnixSeconds(absl::Now());
   facts.model = SanitizeUtf8(access.facts().model_name);
   facts.fingerprint = absl::StrFormat("fp_%016x", engine.model_info().fingerprint);
-  facts.session = converted.session.name;
+  if (converted.remember) facts.session = converted.session.name;
   facts.n = converted.n;
   facts.stream = request.stream;
   facts.include_usage = request.include_usage;

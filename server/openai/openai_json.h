@@ -44,7 +44,8 @@ struct AnswerChoice {
 // Counts of an answer, all prompts together.
 struct AnswerUsage {
   int64_t prompt_tokens = 0;  // cached and new ones, as OpenAI counts
-  int64_t cached_tokens = 0;  // Usage::resumed_tokens
+  int64_t cached_tokens = 0;  // of sessions' states and of the prefix cache
+  int64_t replayed_tokens = 0;
   int64_t completion_tokens = 0;
   // How the tokens fed surprised: the sum, and how many they are. 0: nobody asked.
   double surprise_sum = 0;

@@ -164,6 +164,34 @@ std::string ReadFieldOrHeader(JsonFields& fields, absl::string_view name, const 
   return text;
 }
 
+}  // namespace
+
+v1::Durability ReadDurability(JsonFields& fields) {
+  std::string durability;
+  if (!fields.Read("durability", durability)) return v1::DURABILITY_UNSPECIFIED;
+  if (durability == "turn") return v1::DURABILITY_TURN;
+  if (durability != "none") fields.Fail("durability", "\"turn\" or \"none\"", durability);
+  return v1::DURABILITY_NONE;
+}
+
+namespace {
+
+// Clients that send conversations have people edit them, and ask for an answer anew.
+void ReadOnMismatch(JsonFields& fields, OpenAiRequest& out) {
+  v1::SessionOptions& session = *out.generate.mutable_session();
+  if (session.name().empty()) return;
+  if (out.conversation.appends) {
+    if (fields.Has("on_mismatch")) fields.Fail("on_mismatch", "has no effect beside append");
+    return;
+  }
+  std::string what = "rewind";
+  fields.Read("on_mismatch", what);
+  if (what == "rewind") return session.set_on_mismatch(v1::ON_MISMATCH_REWIND);
+  if (what == "refuse") return session.set_on_mismatch(v1::ON_MISMATCH_REFUSE);
+  if (what == "replace") return session.set_on_mismatch(v1::ON_MISMATCH_REPLACE);
+  fields.Fail("on_mismatch", "\"rewind\", \"refuse\" or \"replace\"", what);
+}
+
 void ReadSession(JsonFields& fields, const HttpRequest& http, OpenAiRequest& out) {
   v1::GenerateRequest& generate = out.generate;
   const std::string session = ReadFieldOrHeader(fields, "session_id", http, "x-session-id");
@@ -175,8 +203,18 @@ void ReadSession(JsonFields& fields, const HttpRequest& http, OpenAiRequest& out
       fields.Fail(name, "has no effect without a session_id");
     }
   };
-  for (const char* name : {"session_ttl_ms", "create_session", "must_exist", "expected_position"}) {
+  for (const char* name : {"session_ttl_ms", "create_session", "must_exist", "expected_position",
+                           "durability", "replace_lost", "remember"}) {
     needs_session(name);
+  }
+  bool remember = true;
+  if (fields.Read("remember", remember)) generate.mutable_session()->set_remember(remember);
+  bool detached = false;
+  if (fields.Read("detached", detached)) generate.set_detached(detached);
+  generate.mutable_session()->set_durability(ReadDurability(fields));
+  bool replaces_lost = false;
+  if (fields.Read("replace_lost", replaces_lost)) {
+    generate.mutable_session()->set_replace_lost(replaces_lost);
   }
   int64_t number = 0;
   bool flag = true;
@@ -190,12 +228,31 @@ void ReadSession(JsonFields& fields, const HttpRequest& http, OpenAiRequest& out
   if (fields.Read("priority", priority)) generate.set_priority(priority);
   if (out.kind == OpenAiKind::kCompletion) return;
   needs_session("session_mode");
-  std::string mode;
-  if (!fields.Read("session_mode", mode)) return;
+  needs_session("on_mismatch");
+  std::string mode = "whole";
+  fields.Read("session_mode", mode);
   if (mode == "append") {
     out.conversation.appends = true;
   } else if (mode != "whole") {
     fields.Fail("session_mode", "\"whole\" or \"append\"", mode);
+  }
+  ReadOnMismatch(fields, out);
+}
+
+// Names of vLLM and llama.cpp, where these have one.
+void ReadPrefixCache(JsonFields& fields, v1::PrefixCacheOptions& out) {
+  bool use = true;
+  std::string salt;
+  if (fields.Read("cache_prompt", use)) out.set_bypass(!use);
+  if (fields.Read("cache_salt", salt)) out.set_salt(salt);
+  const Json* marks = fields.Find("cache_marks");
+  if (marks == nullptr) return;
+  if (!marks->is_array()) return fields.Fail("cache_marks", "a list of numbers of tokens", *marks);
+  for (const Json& mark : *marks) {
+    if (!mark.is_number_integer()) {
+      return fields.Fail("cache_marks", "a list of numbers of tokens", *marks);
+    }
+    out.add_marks(mark.get<int64_t>());
   }
 }
 
@@ -289,9 +346,9 @@ void RefuseOthers(JsonFields& fields) {
   fields.Unsupported("typical_p", 1.0);
   fields.Unsupported("length_penalty", 1.0);
   fields.Unsupported("spaces_between_special_tokens", true);
-  for (const char* name : {"user", "metadata", "store", "service_tier", "parallel_tool_calls",
-                           "verbosity", "cache_salt", "safety_identifier", "prompt_cache_key",
-                           "prompt_cache_retention", "request_id"}) {
+  for (const char* name :
+       {"user", "metadata", "store", "service_tier", "parallel_tool_calls", "verbosity",
+        "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id"}) {
     fields.Ignore(name);
   }
 }
@@ -341,6 +398,7 @@ absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,
   ReadStop(fields, *out.generate.mutable_stopping());
   ReadResponse(fields, out);
   ReadSession(fields, http, out);
+  ReadPrefixCache(fields, *out.generate.mutable_prefix_cache());
   if (kind == OpenAiKind::kChat) {
     ReadMessages(fields, out);
     fields.Unsupported("add_special_tokens");  // the template has them

@@ -28,6 +28,9 @@ struct OpenAiRequest {
 // The fields `messages`, `add_generation_prompt`, `chat_template_kwargs` and `reasoning_effort`.
 void ReadMessages(JsonFields& fields, OpenAiRequest& out);
 
+// The field `durability`, of a session.
+v1::Durability ReadDurability(JsonFields& fields);
+
 // Errors name the field of the body. Ranges are the engine's to check.
 absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,
                                               const HttpRequest& http);

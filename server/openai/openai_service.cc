@@ -193,7 +193,13 @@ void OpenAiService::Health(const std::shared_ptr<HttpCall>& call) {
   if (const absl::Status ready = engine_.CheckReady(); !ready.ok()) {
     return call->Send(ErrorResponse(ready));
   }
-  call->Send(JsonResponse({{"status", "ok"}}));
+  Json health = {{"status", "ok"}};
+  const absl::StatusOr<Engine*> engine = engine_.Get();
+  // Whatever has no stored session works all the same.
+  if (engine.ok() && !(*engine)->store_health().ok()) {
+    health["session_store"] = (*engine)->store_health().message();
+  }
+  call->Send(JsonResponse(health));
 }
 
 void OpenAiService::Models(const std::shared_ptr<HttpCall>& call) {

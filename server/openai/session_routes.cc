@@ -1,6 +1,7 @@
 #include "server/openai/session_routes.h"
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,33 +17,20 @@
 #include "server/http/http_error.h"
 #include "server/http/url.h"
 #include "server/openai/memory_view.h"
+#include "server/openai/rewind_routes.h"
+#include "server/openai/session_json.h"
 #include "server/request_conversion.h"
 #include "server/session_listing.h"
 
 namespace mneme {
 namespace {
 
-// Commands wait for the engine's loop, one after the other, so more threads would not help.
-constexpr int kThreads = 1;
+// Commands wait for the engine's loop, one after the other. A second thread is for those that come
+// while the first one makes a view of a memory.
+constexpr int kThreads = 2;
 constexpr size_t kMaxWaiting = 1024;
-// The largest body: it has a few short fields, and is read on that one thread.
+// The largest body: it has a few short fields, and is read on one of these threads.
 constexpr size_t kMaxBodyBytes = 65536;
-
-Json SessionJson(const SessionInfo& info, const Engine& engine) {
-  const int64_t max_context = engine.model_info().max_context;
-  return {{"id", info.key.name},
-          {"object", "session"},
-          {"position", info.position},
-          {"has_pending_token", info.has_pending_token},
-          {"busy", info.busy},
-          {"created_at", absl::ToUnixSeconds(info.created)},
-          {"last_used_at", absl::ToUnixSeconds(info.last_used)},
-          {"ttl_ms", TtlMs(info.ttl)},
-          {"state_bytes", info.state_bytes},
-          {"max_context", max_context > 0 ? Json(max_context) : Json()},
-          {"context_full", ContextFull(info, max_context)},
-          {"residency", IsParked(info.residence) ? "host" : "device"}};
-}
 
 absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
@@ -59,10 +47,11 @@ absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {
       return FieldError(absl::CHexEscape(name), "is unknown, expected prefix, limit or after");
     }
   }
-  MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> all,
-                         engine->ListSessions(http.owner, query["prefix"]));
-  const SessionPage page =
-      PageOf(std::move(all), {http.owner, query["after"]}, static_cast<size_t>(limit));
+  MNEME_ASSIGN_OR_RETURN(const SessionPage page,
+                         engine->ListSessions({.owner = http.owner,
+                                               .name_prefix = query["prefix"],
+                                               .after = {http.owner, query["after"]},
+                                               .limit = static_cast<size_t>(limit)}));
   Json data = Json::array();
   for (const SessionInfo& info : page.sessions) data.push_back(SessionJson(info, *engine));
   return Json{{"object", "list"},
@@ -92,14 +81,22 @@ absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http)
   if (fields.Read("session_id", name)) fields.Fail(ValidateSessionName(name, "session_id"));
   fields.Read("session_ttl_ms", ttl_ms);
   const bool is_fork = fields.Read("fork_of", source);
+  NewSession options;
+  const v1::Durability durability = ReadDurability(fields);
+  fields.Read("replace_lost", options.replaces_lost);
+  const std::optional<RewindTarget> at =
+      ReadPlace(fields, "fork_checkpoint", "fork_position", /*applies=*/is_fork);
   MNEME_RETURN_IF_ERROR(fields.Finish());
   MNEME_ASSIGN_OR_RETURN(name, SessionNameOrRandom("session_id", name));
   MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("session_ttl_ms", ttl_ms, access.facts()));
+  options.ttl = ttl;
+  MNEME_ASSIGN_OR_RETURN(options.durability, ToDurability("durability", durability));
   if (is_fork) MNEME_RETURN_IF_ERROR(ValidateSessionName(source, "fork_of"));
   const SessionKey key{http.owner, std::move(name)};
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
-                         is_fork ? engine->ForkSession({http.owner, source}, key, ttl)
-                                 : engine->CreateSession(key, ttl));
+                         at.has_value() ? engine->ForkSessionAt({http.owner, source}, key, ttl, *at)
+                         : is_fork      ? engine->ForkSession({http.owner, source}, key, ttl)
+                                        : engine->CreateSession(key, options));
   return SessionJson(info, *engine);
 }
 
@@ -107,6 +104,10 @@ absl::StatusOr<Json> InspectMemory(Engine& engine, const std::string& owner,
                                    const std::string& session,
                                    const std::map<std::string, std::string>& fields) {
   MNEME_RETURN_IF_ERROR(ValidateSessionName(session, "session_id"));
+  if (!fields.contains("view")) {
+    return FieldError("view",
+                      "is missing, expected summary, engrams, edges, histogram or contiguity");
+  }
   MNEME_ASSIGN_OR_RETURN(const MemoryQuery query, ReadMemoryQuery(fields));
   MNEME_ASSIGN_OR_RETURN(const MemoryReport report, engine.InspectMemory({owner, session}, query));
   return MemoryJson(session, query, report);
@@ -114,12 +115,14 @@ absl::StatusOr<Json> InspectMemory(Engine& engine, const std::string& owner,
 
 absl::StatusOr<Json> Get(const EngineAccess& access, const HttpRequest& http) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
-  // A session may be called "a/memory", too: it is the query that asks for a view.
   absl::string_view name = http.route_argument;
   std::map<std::string, std::string> query;
   MNEME_ASSIGN_OR_RETURN(query, ParseQuery(http.query));
-  if (query.contains("view") && absl::ConsumeSuffix(&name, "/memory")) {
+  if (ConsumeAction(http, "/memory", name)) {
     return InspectMemory(*engine, http.owner, std::string(name), query);
+  }
+  if (ConsumeAction(http, kCheckpointsPath, name)) {
+    return ListCheckpoints(*engine, http.owner, std::string(name));
   }
   MNEME_RETURN_IF_ERROR(ValidateSessionName(http.route_argument, "session_id"));
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
@@ -129,6 +132,15 @@ absl::StatusOr<Json> Get(const EngineAccess& access, const HttpRequest& http) {
 
 absl::StatusOr<Json> Delete(const EngineAccess& access, const HttpRequest& http) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  absl::string_view name = http.route_argument;
+  std::map<std::string, std::string> query;
+  MNEME_ASSIGN_OR_RETURN(query, ParseQuery(http.query));
+  if (ConsumeAction(http, kCheckpointsPath, name)) {
+    if (!query.contains("name")) {
+      return FieldError("name", "is missing, expected the name of a checkpoint");
+    }
+    return DeleteCheckpoint(*engine, http.owner, std::string(name), query["name"]);
+  }
   MNEME_RETURN_IF_ERROR(ValidateSessionName(http.route_argument, "session_id"));
   MNEME_RETURN_IF_ERROR(engine->DeleteSession({http.owner, http.route_argument}));
   return Json{{"id", http.route_argument}, {"object", "session.deleted"}, {"deleted", true}};
@@ -138,13 +150,17 @@ absl::StatusOr<Json> Delete(const EngineAccess& access, const HttpRequest& http)
 absl::StatusOr<Json> Act(const EngineAccess& access, const HttpRequest& http) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
   absl::string_view name = http.route_argument;
-  if (!absl::ConsumeSuffix(&name, "/forget_segments")) {
+  const bool makes_checkpoint = absl::ConsumeSuffix(&name, kCheckpointsPath);
+  const bool rewinds = !makes_checkpoint && absl::ConsumeSuffix(&name, kRewindPath);
+  if (!makes_checkpoint && !rewinds && !absl::ConsumeSuffix(&name, "/forget_segments")) {
     return absl::NotFoundError(absl::StrCat("there is nothing at ", SanitizeUtf8(http.path),
                                             " for POST, expected /v1/sessions/NAME/"
-                                            "forget_segments"));
+                                            "checkpoints, rewind, forget_segments or import"));
   }
   MNEME_RETURN_IF_ERROR(ValidateSessionName(name, "session_id"));
   MNEME_RETURN_IF_ERROR(CheckBodySize(http));
+  if (makes_checkpoint) return CreateCheckpoint(*engine, http, std::string(name));
+  if (rewinds) return Rewind(*engine, http, std::string(name));
   WorkMeter meter;
   MNEME_ASSIGN_OR_RETURN(Json body, ParseJsonBody(http, meter));
   const TakenApart body_end(body);
@@ -168,13 +184,24 @@ absl::StatusOr<Json> Act(const EngineAccess& access, const HttpRequest& http) {
 }  // namespace
 
 SessionRoutes::SessionRoutes(EngineAccess& engine)
-    : engine_(engine), executor_(kThreads, kMaxWaiting) {}
+    : engine_(engine), executor_(kThreads, kMaxWaiting), files_(engine) {}
 
 void SessionRoutes::AddRoutes(HttpRoutes& routes) {
   routes.Add({"GET", "/v1/sessions", Run(&List)});
   routes.Add({"POST", "/v1/sessions", Run(&Create)});
-  routes.Add({"GET", "/v1/sessions/{session}", Run(&Get)});
-  routes.Add({"POST", "/v1/sessions/{session}", Run(&Act)});
+  routes.Add({"GET", "/v1/sessions/{session}",
+              [this, get = Run(&Get)](const std::shared_ptr<HttpCall>& call) {
+                if (!files_.Export(call)) get(call);
+              }});
+  routes.Add({.method = "POST",
+              .pattern = "/v1/sessions/{session}",
+              .handler =
+                  [this, act = Run(&Act)](const std::shared_ptr<HttpCall>& call) {
+                    if (!files_.Import(call)) act(call);
+                  },
+              .max_body_bytes =
+                  [this](absl::string_view argument) { return files_.MaxBodyBytes(argument); },
+              .admit = [this](HttpRequest& request) { return files_.Admit(request); }});
   routes.Add({"DELETE", "/v1/sessions/{session}", Run(&Delete)});
 }
 

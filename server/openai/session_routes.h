@@ -8,6 +8,7 @@
 #include "server/executor.h"
 #include "server/http/http_routes.h"
 #include "server/openai/json_body.h"
+#include "server/openai/session_files.h"
 
 namespace mneme {
 
@@ -18,11 +19,19 @@ class SessionRoutes {
   explicit SessionRoutes(EngineAccess& engine);
 
   //   GET    /v1/sessions            ?prefix= &limit= &after=
-  //   POST   /v1/sessions            {session_id, session_ttl_ms, fork_of}
+  //   POST   /v1/sessions            {session_id, session_ttl_ms, fork_of, fork_checkpoint |
+  //                                   fork_position}
   //   GET    /v1/sessions/{session}
   //   GET    /v1/sessions/{session}/memory  ?view= and the fields of memory_view.h
   //   DELETE /v1/sessions/{session}
   //   POST   /v1/sessions/{session}/forget_segments   {first, end}
+  //   GET    /v1/sessions/{session}/checkpoints
+  //   POST   /v1/sessions/{session}/checkpoints   {name}
+  //   DELETE /v1/sessions/{session}/checkpoints   ?name=
+  //   POST   /v1/sessions/{session}/rewind        {checkpoint | position}
+  //   GET    /v1/sessions/{session}/export   ?format=safetensors
+  //   POST   /v1/sessions/{session}/import   ?session_ttl_ms=, the file as its body
+  // A session that is called "a/export" is "a%2Fexport".
   void AddRoutes(HttpRoutes& routes);
 
  private:
@@ -31,6 +40,7 @@ class SessionRoutes {
 
   EngineAccess& engine_;
   Executor executor_;
+  SessionFiles files_;
 };
 
 }  // namespace mneme

@@ -1,9 +1,8 @@
 // Bytes as a tokenizer.model, and bytes as ids.
 //
 // The first byte of an input chooses what the rest is:
-//   even  a model file. If it passes, the whole tokenizer is made of it, SentencePiece included,
-//   and
-//         has to encode a few texts and decode what came of them.
+//   even  a model file. If it passes, the whole tokenizer is made of it, SentencePiece included;
+//         it has to encode a few texts and decode what came of them.
 //   odd   16-bit ids for the golden models and the byte tokenizer, decoded whole and as a stream.
 // Fails (aborts) if a decoded text is not UTF-8, if the stream and the whole differ, or if text and
 // its ids do not survive; crashes and sanitizer reports count too.

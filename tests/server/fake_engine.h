@@ -15,7 +15,9 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/engine.h"
 #include "engine/request_check.h"
+#include "engine/sessions/session_import.h"
 #include "engine/status_payload.h"
+#include "tests/support/layout_model.h"
 #include "tokenizers/byte_tokenizer.h"
 
 namespace mneme {
@@ -65,6 +67,7 @@ class FakeEngine final : public Engine {
     capacity_ = {.slab_bytes = 4096, .state_memory_bytes = 40960, .sessions = 10};
     options_.stream_capacity_events = 16;
     tokenizer_ = *MakeByteTokenizer(info_.vocab, 256, 257);
+    set_file_numbers(16);
   }
 
   // The n-th request submitted, once it is there.
@@ -130,14 +133,14 @@ class FakeEngine final : public Engine {
     });
   }
 
-  absl::StatusOr<SessionInfo> CreateSession(SessionKey key, absl::Duration ttl) override {
+  absl::StatusOr<SessionInfo> CreateSession(SessionKey key, NewSession options) override {
     absl::MutexLock lock(&mu_);
     if (sessions_.count(key) > 0) {
       return WithReason(absl::AlreadyExistsError("taken"), kReasonSessionExists);
     }
-    return sessions_[key] = {.key = key, .ttl = ttl, .state_bytes = 4096};
+    return sessions_[key] = {.key = key, .ttl = options.ttl, .state_bytes = 4096};
   }
-  // Of a session that exists, whose last token is pending.
+  // The session exists, and its last token is pending.
   void SetPosition(const SessionKey& key, int64_t position) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     sessions_.at(key).position = position;
@@ -149,21 +152,62 @@ class FakeEngine final : public Engine {
     if (it == sessions_.end()) return WithReason(absl::NotFoundError("none"), kReasonNoSession);
     return it->second;
   }
-  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::optional<std::string> owner,
-                                                        std::string prefix) override {
+  absl::StatusOr<SessionPage> ListSessions(SessionQuery query) override {
     absl::MutexLock lock(&mu_);
     std::vector<SessionInfo> infos;
     for (const auto& [key, info] : sessions_) {
-      if ((!owner.has_value() || key.owner == *owner) && absl::StartsWith(key.name, prefix))
+      if ((!query.owner.has_value() || key.owner == *query.owner) &&
+          absl::StartsWith(key.name, query.name_prefix)) {
         infos.insert(infos.begin(), info);
+      }
     }
-    return infos;
+    return PageOf(std::move(infos), query);
   }
   absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                           absl::Duration ttl) override {
     absl::StatusOr<SessionInfo> info = GetSession(source);
     if (!info.ok()) return info;
     return CreateSession(target, ttl);
+  }
+  // Any position up to the session's, and the checkpoints made.
+  absl::StatusOr<SessionInfo> RewindSession(SessionKey key, RewindTarget to) override {
+    const absl::StatusOr<int64_t> position = PositionAt(key, to);
+    if (!position.ok()) return position.status();
+    absl::MutexLock lock(&mu_);
+    sessions_.at(key).position = *position;
+    return sessions_.at(key);
+  }
+  absl::StatusOr<SessionInfo> ForkSessionAt(SessionKey source, SessionKey target,
+                                            absl::Duration ttl, RewindTarget at) override {
+    const absl::StatusOr<int64_t> position = PositionAt(source, at);
+    if (!position.ok()) return position.status();
+    const absl::StatusOr<SessionInfo> made = CreateSession(target, ttl);
+    if (!made.ok()) return made;
+    absl::MutexLock lock(&mu_);
+    sessions_.at(target).position = *position;
+    return sessions_.at(target);
+  }
+  absl::StatusOr<CheckpointInfo> CreateCheckpoint(SessionKey key, std::string name) override {
+    const absl::StatusOr<SessionInfo> info = GetSession(key);
+    if (!info.ok()) return info.status();
+    absl::MutexLock lock(&mu_);
+    return checkpoints_[key][name] = {.name = name,
+                                      .position = info->position,
+                                      .has_pending_token = info->has_pending_token,
+                                      .created = absl::FromUnixSeconds(100)};
+  }
+  absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(SessionKey key) override {
+    const absl::StatusOr<SessionInfo> info = GetSession(key);
+    if (!info.ok()) return info.status();
+    absl::MutexLock lock(&mu_);
+    std::vector<CheckpointInfo> all;
+    for (const auto& [name, one] : checkpoints_[key]) all.push_back(one);
+    return all;
+  }
+  absl::Status DeleteCheckpoint(SessionKey key, std::string name) override {
+    absl::MutexLock lock(&mu_);
+    if (checkpoints_[key].erase(name) > 0) return absl::OkStatus();
+    return WithReason(absl::NotFoundError("no checkpoint"), kReasonNoCheckpoint);
   }
   absl::Status DeleteSession(SessionKey key) override {
     absl::MutexLock lock(&mu_);
@@ -193,6 +237,36 @@ class FakeEngine final : public Engine {
     return ForgottenEngrams{.working = static_cast<int>(end - first), .short_term = 2};
   }
 
+  // A file of one tensor of so many numbers (set_file_numbers), and of the session's position.
+  absl::StatusOr<std::unique_ptr<SessionFileSource>> ExportSession(SessionKey key) override {
+    const absl::StatusOr<SessionInfo> info = GetSession(key);
+    if (!info.ok()) return info.status();
+    return std::make_unique<SessionFileSource>(
+        SessionFacts{.model = FileModel(), .fed_tokens = info->position},
+        std::make_unique<StateCopy>(*file_model_));
+  }
+  absl::StatusOr<ImportedSession> ImportSession(SessionKey key, absl::Duration ttl,
+                                                std::string file) override {
+    auto import =
+        SessionImport::Read(*file_model_, FileModel(), max_session_file_bytes(), std::move(file));
+    if (!import.ok()) return import.status();
+    absl::StatusOr<SessionInfo> info = CreateSession(key, ttl);
+    if (!info.ok()) return info.status();
+    absl::MutexLock lock(&mu_);
+    sessions_.at(key).position = import->facts.position();
+    return ImportedSession{.session = sessions_.at(key),
+                           .file_state_dtype = "f32",
+                           .state_dtype = "f16",
+                           .rounded_tensors = 3};
+  }
+  int64_t max_session_file_bytes() const override { return int64_t{64} << 20; }
+  // Before sessions are exported or imported.
+  void set_file_numbers(int64_t numbers) {
+    StateLayout layout;
+    layout.Add({.name = "memory", .shape = {numbers}});
+    file_model_ = std::make_unique<LayoutModel>(layout, ModelInfo{.vocab = info_.vocab});
+  }
+
   void Drain(absl::Duration) override {}
   const ModelInfo& model_info() const override { return info_; }
   const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
@@ -202,12 +276,31 @@ class FakeEngine final : public Engine {
   std::string backend_description() const override { return "fake"; }
   int64_t decode_graph_nodes(int) const override { return 0; }
   absl::Status health() const override { return absl::OkStatus(); }
+  absl::Status store_health() const override { return absl::OkStatus(); }
+  const SessionStore* store() const override { return nullptr; }
   LoopActivity activity() const override { return activity_; }
   void set_activity(const LoopActivity& activity) { activity_ = activity; }
 
   EngineStats stats_;
 
  private:
+  absl::StatusOr<int64_t> PositionAt(const SessionKey& key, const RewindTarget& to) {
+    const absl::StatusOr<SessionInfo> info = GetSession(key);
+    if (!info.ok()) return info.status();
+    absl::MutexLock lock(&mu_);
+    if (!to.checkpoint.empty()) {
+      const auto found = checkpoints_[key].find(to.checkpoint);
+      if (found != checkpoints_[key].end()) return found->second.position;
+      return WithReason(absl::NotFoundError("no checkpoint"), kReasonNoCheckpoint);
+    }
+    if (to.position >= 0 && to.position <= info->position) return to.position;
+    return WithReason(absl::OutOfRangeError("no such position"), kReasonPositionGone);
+  }
+  SessionModel FileModel() const {
+    return {.model_type = info_.architecture, .name = info_.name, .state_dtype = "f32"};
+  }
+
+  std::unique_ptr<LayoutModel> file_model_;
   ModelInfo info_;
   CapacityPlan capacity_;
   EngineOptions options_;
@@ -219,6 +312,7 @@ class FakeEngine final : public Engine {
   std::function<void(FakeRequest&)> on_submit_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<FakeRequest>> requests_ ABSL_GUARDED_BY(mu_);
   std::map<SessionKey, SessionInfo> sessions_ ABSL_GUARDED_BY(mu_);
+  std::map<SessionKey, std::map<std::string, CheckpointInfo>> checkpoints_ ABSL_GUARDED_BY(mu_);
   absl::StatusOr<MemoryReport> report_ ABSL_GUARDED_BY(mu_) = MemoryReport{};
   std::vector<MemoryQuery> memory_queries_ ABSL_GUARDED_BY(mu_);
 };

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/chat/chat_template.h"
 #include "server/openai/chat_messages.h"
 #include "tests/server/fake_engine.h"
@@ -59,6 +60,27 @@ TEST_F(ChatPromptTest, NamesOfFieldsSpellNoControlTokensEither) {
   const std::vector<int32_t> ids = ToChatPrompt(chat, engine, facts, meter)->at_start;
   EXPECT_THAT(ids, testing::Not(testing::Contains(*engine.tokenizer()->eos_id())));
   EXPECT_EQ(*engine.tokenizer()->Decode(ids), "{\"" + eos + "\": \"b\"}");
+}
+
+TEST_F(ChatPromptTest, TellsWhereMessagesEnd) {
+  FakeEngine engine;
+  const std::string eos = engine.tokenizer()->entry(*engine.tokenizer()->eos_id()).piece;
+  ServingFacts facts;
+  facts.chat_template = *ChatTemplate::Parse(
+      absl::StrCat("{% for m in messages %}[{{ m['content'] }}]", eos, "{% endfor %}>"),
+      Json::object());
+  Conversation chat;
+  // What spells a control token has a break in the text, and is its characters.
+  chat.messages = Json::array({{{"role", "user"}, {"content", "abc"}},
+                               {{"role", "assistant"}, {"content", eos}},
+                               {{"role", "user"}, {"content", "d"}}});
+  WorkMeter meter;
+  const ChatPrompt prompt = ToChatPrompt(chat, engine, facts, meter).value();
+  const auto second = static_cast<int64_t>(eos.size());
+  EXPECT_EQ(prompt.message_ends, (std::vector<int64_t>{6, 9 + second, 13 + second}));
+  for (const int64_t end : prompt.message_ends) {
+    EXPECT_EQ(prompt.at_start[end - 1], *engine.tokenizer()->eos_id());
+  }
 }
 
 // Such as an answer that called tools has in a conversation of another server.

@@ -77,6 +77,19 @@ TEST(ConfigSecurityTest, WhatGuardsIsNotEmptyByAccident) {
               HasSubstr("--metrics-host: is empty"));
 }
 
+TEST(ConfigSecurityTest, SessionsAreNotLeftUnstoredByAccident) {
+  EXPECT_THAT(ErrorOf({"--model=m", "--session-dir="}),
+              HasSubstr("--session-dir: is empty, which would let sessions end with the server"));
+  EXPECT_THAT(Parse({"--model=m"}, {{"MNEME_SESSION_DIR", ""}}).status().message(),
+              HasSubstr("MNEME_SESSION_DIR: is empty"));
+  for (const char* flag : {"--session-retention=1h", "--durability=none", "--snapshot-tokens=7",
+                           "--session-bytes-per-key=1GiB", "--trust-session-names"}) {
+    EXPECT_THAT(ErrorOf({"--model=m", flag}), HasSubstr("does nothing without --session-dir"));
+    EXPECT_TRUE(Parse({"--model=m", flag, "--session-dir=d"}).ok()) << flag;
+  }
+  EXPECT_TRUE(Parse({"--model=m", "--durability=turn"}).ok()) << "as without it";
+}
+
 TEST(ConfigSecurityTest, TlsFilesComeTogether) {
   EXPECT_THAT(ErrorOf({"--model=m", "--ssl-certfile=c"}), HasSubstr("--ssl-keyfile"));
   EXPECT_THAT(ErrorOf({"--model=m", "--ssl-keyfile=k"}), HasSubstr("--ssl-certfile"));

@@ -191,9 +191,9 @@ TEST_F(MutualTlsTest, SessionsBelongToTheNameInTheCertificate) {
   EXPECT_TRUE(Connect("alice")->CreateSession(create).ok());
   EXPECT_TRUE(Connect("alice")->GetSession("s").ok());  // another connection of hers
   EXPECT_TRUE(absl::IsNotFound(Connect("bob")->GetSession("s").status()));
-  EXPECT_EQ(engine_.ListSessions("cert:alice", "")->size(), 1u);
+  EXPECT_EQ(engine_.ListSessions({.owner = "cert:alice"})->total, 1u);
   EXPECT_TRUE(Connect("bob")->CreateSession(create).ok());
-  EXPECT_EQ(engine_.ListSessions("cert:spiffe://example/bob", "")->size(), 1u);
+  EXPECT_EQ(engine_.ListSessions({.owner = "cert:spiffe://example/bob"})->total, 1u);
   const absl::Status nobody = Connect("nobody")->GetInfo().status();
   EXPECT_TRUE(absl::IsUnauthenticated(nobody)) << nobody;
   EXPECT_THAT(std::string(nobody.message()), HasSubstr("has no name"));
@@ -210,7 +210,7 @@ TEST_F(MutualTlsAndKeysTest, BothAreAskedFor) {
   EXPECT_TRUE(absl::IsUnauthenticated(Connect("alice")->GetInfo().status()));
   EXPECT_TRUE(absl::IsUnavailable(Connect("", "ca", "the-only-key")->GetInfo().status()));
   EXPECT_TRUE(Connect("alice", "ca", "the-only-key")->CreateSession({}).ok());
-  EXPECT_EQ(engine_.ListSessions("api-key", "")->size(), 1u);
+  EXPECT_EQ(engine_.ListSessions({.owner = "api-key"})->total, 1u);
 }
 
 }  // namespace

@@ -89,6 +89,51 @@ TEST_F(SessionServiceTest, SegmentsAreForgottenBySession) {
   EXPECT_EQ(forget("").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(SessionServiceTest, SessionsGoBackToCheckpointsAndPositions) {
+  ASSERT_TRUE(Create("a").ok());
+  engine_.SetPosition({"", "a"}, 9);
+  v1::CreateCheckpointRequest request;
+  request.set_session("a");
+  request.set_name("c");
+  const auto made = client_->CreateCheckpoint(request);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->position(), 9);
+  EXPECT_TRUE(made->has_pending_token());
+  EXPECT_EQ(made->create_time().seconds(), 100);
+  request.clear_name();
+  EXPECT_THAT(client_->CreateCheckpoint(request)->name(), HasSubstr("checkpoint-"));
+  EXPECT_EQ(client_->ListCheckpoints("a")->checkpoints_size(), 2);
+  engine_.SetPosition({"", "a"}, 20);
+
+  v1::ForkSessionRequest fork;
+  fork.set_source_name("a");
+  fork.set_target_name("b");
+  fork.set_position(11);
+  EXPECT_EQ(client_->ForkSession(fork)->position(), 11);
+  fork.set_target_name("d");
+  fork.set_checkpoint("c");
+  EXPECT_EQ(client_->ForkSession(fork)->position(), 9);
+  fork.set_target_name("e");
+  fork.set_checkpoint("");
+  EXPECT_EQ(client_->ForkSession(fork).status().code(), absl::StatusCode::kInvalidArgument);
+
+  v1::RewindSessionRequest back;
+  back.set_name("a");
+  EXPECT_EQ(client_->RewindSession(back).status().code(), absl::StatusCode::kInvalidArgument);
+  back.set_position(21);
+  const absl::Status beyond = client_->RewindSession(back).status();
+  EXPECT_EQ(beyond.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(DetailsOf(beyond).reason, "POSITION_GONE");
+  back.set_position(15);
+  EXPECT_EQ(client_->RewindSession(back)->position(), 15);
+  back.set_checkpoint("c");
+  EXPECT_EQ(client_->RewindSession(back)->position(), 9);
+  EXPECT_TRUE(client_->DeleteCheckpoint("a", "c").ok());
+  EXPECT_EQ(DetailsOf(client_->RewindSession(back).status()).reason, "NO_SUCH_CHECKPOINT");
+  EXPECT_EQ(DetailsOf(client_->DeleteCheckpoint("a", "c")).reason, "NO_SUCH_CHECKPOINT");
+  EXPECT_EQ(DetailsOf(client_->ListCheckpoints("nobody").status()).reason, "NO_SUCH_SESSION");
+}
+
 TEST_F(SessionServiceTest, WithoutANameTheServerChoosesOne) {
   const std::string first = Create("")->name();
   const std::string second = Create("")->name();
@@ -147,9 +192,9 @@ MemoryReport SmallReport() {
                                   .lifespan = 2.5,
                                   .last_gain = 0.5,
                                   .norm = 6,
+                                  .firings = 9,
                                   .recalled = true},
                        .age = 1,
-                       .firings = 9,
                        .source = {1, 10, 20}}},
           .edges = {{.from = 3, .to = 4, .count = 2, .weight = 0.5, .weight_back = 1}},
           .histogram = {{.from = 1, .to = 2, .engrams = 5}},

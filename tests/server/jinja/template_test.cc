@@ -74,6 +74,18 @@ TEST(TemplateTest, RefusesByNameWhatItDoesNotKnow) {
               HasSubstr("line 3: there is no function lipsum"));
 }
 
+TEST(TemplateTest, TellsWhereRoundsOfOuterLoopsEnd) {
+  const Template parsed =
+      Template::Parse(
+          "<{% set x %}{% for a in 'no' %}{{ a }}{% endfor %}{% endset %}"
+          "{% for a in [1, 22] %}{{ a }}{% for b in 'xy' %}{{ b }}{% endfor %}|{% endfor %}>")
+          .value();
+  WorkMeter meter;
+  std::vector<size_t> rounds;
+  EXPECT_EQ(parsed.Render({}, absl::UnixEpoch(), meter, &rounds).value(), "<1xy|22xy|>");
+  EXPECT_EQ(rounds, (std::vector<size_t>{5, 10}));
+}
+
 TEST(TemplateTest, TellsTheTimeItIsGiven) {
   EXPECT_EQ(*Render("{{ strftime_now('%d %b %Y') }}"), "14 Nov 2023");
 }

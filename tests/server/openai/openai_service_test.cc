@@ -19,6 +19,7 @@
 #include "server/http/http_error.h"
 #include "server/http/http_guard.h"
 #include "server/openai/session_routes.h"
+#include "server/session_transfers.h"
 #include "tests/server/fake_engine.h"
 #include "tests/server/http/raw_http_client.h"
 
@@ -45,13 +46,17 @@ class OpenAiServiceTest : public ::testing::Test {
     SecurityFailure failure;
     security_ = *Security::Create(config, clock_, failure);
     service_ = std::make_unique<OpenAiService>(access_, *security_);
+    Start(absl::Milliseconds(200));
+  }
+  void Start(absl::Duration body_timeout) {
+    server_.reset();
     HttpRoutes routes;
     service_->AddRoutes(routes);
     sessions_.AddRoutes(routes);
     HttpServerOptions options;
     options.port = 0;
     options.limits.max_body_bytes = 1000;
-    options.body_timeout = absl::Milliseconds(200);
+    options.body_timeout = body_timeout;
     options.on_exchange = [this](const HttpExchange& e) { service_->OnExchange(e); };
     GuardHttp(*security_, options);
     server_ = *HttpServer::Start(options, std::move(routes));
@@ -157,20 +162,19 @@ TEST_F(OpenAiServiceTest, AViewOfASessionsMemoryIsJson) {
   EXPECT_TRUE(engine_.memory_queries().back().histogram->logarithmic);
   EXPECT_THAT(get("/v1/sessions/a/b/memory?view=contiguity&max_distance=3").body,
               HasSubstr(R"("contiguity":[])"));
-  // Without a view it is a session of that name.
-  EXPECT_THAT(get("/v1/sessions/a/b/memory").body, HasSubstr(R"("object":"session")"));
+  EXPECT_THAT(get("/v1/sessions/a/b%2Fmemory").body, HasSubstr(R"("object":"session")"));
 
-  for (const auto& [query, message] :
-       {std::pair("view=all", "view is \\\"all\\\", expected summary"),
-        {"view=summary&limit=3", "limit is unknown, expected view"},
-        {"view=edges&limit=20001", "a number from 1 to 20000"},
-        {"view=engrams&limit=x", "a number from 1 to 10000"},
-        {"view=edges&min_weight=nan", "a number from 0 to 1"},
-        {"view=edges&birth=4294967296", "birth is "},
-        {"view=histogram&bins=0", "bins is "},
-        {"view=histogram&quantity=norm", "lifespan, age, creation"},
-        {"view=contiguity&max_distance=-1", "max_distance is "},
-        {"view=engrams&view=edges", "view"}}) {
+  for (const auto& [query, message] : {std::pair("", "view is missing, expected summary"),
+                                       {"view=all", "view is \\\"all\\\", expected summary"},
+                                       {"view=summary&limit=3", "limit is unknown, expected view"},
+                                       {"view=edges&limit=20001", "a number from 1 to 20000"},
+                                       {"view=engrams&limit=x", "a number from 1 to 10000"},
+                                       {"view=edges&min_weight=nan", "a number from 0 to 1"},
+                                       {"view=edges&birth=4294967296", "birth is "},
+                                       {"view=histogram&bins=0", "bins is "},
+                                       {"view=histogram&quantity=norm", "lifespan, age, creation"},
+                                       {"view=contiguity&max_distance=-1", "max_distance is "},
+                                       {"view=engrams&view=edges", "view"}}) {
     const RawResponse refused = get(absl::StrCat("/v1/sessions/a/b/memory?", query));
     EXPECT_EQ(refused.status, 400) << query;
     EXPECT_THAT(refused.body, HasSubstr(message)) << query;
@@ -392,6 +396,121 @@ TEST_F(OpenAiServiceTest, SessionsForgetSegments) {
   EXPECT_THAT(missing.body, HasSubstr("end"));
   EXPECT_EQ(post("/a/b/forget_segments", R"({"first": 2, "end": "5"})").status, 400);
   EXPECT_EQ(post("/a/b/forget_segments", R"({"first": 2, "end": 5, "till": 6})").status, 400);
+}
+
+TEST_F(OpenAiServiceTest, SessionsGoBack) {
+  Publish();
+  const auto ask = [&](const std::string& method, const std::string& path,
+                       const std::string& body = "") {
+    RawHttpClient client(server_->port());
+    client.SendRequest(method, "/v1/sessions" + path, body);
+    return client.Read();
+  };
+  ASSERT_EQ(ask("POST", "", R"({"session_id": "a/b"})").status, 200);
+  engine_.SetPosition({"", "a/b"}, 9);
+  const RawResponse made = ask("POST", "/a/b/checkpoints", R"({"name": "c"})");
+  EXPECT_EQ(made.status, 200);
+  EXPECT_EQ(made.body, R"({"id":"c","object":"session.checkpoint","session_id":"a/b","position":9,)"
+                       R"("has_pending_token":true,"created_at":100})");
+  EXPECT_THAT(ask("POST", "/a/b/checkpoints").body, HasSubstr("\"id\":\"checkpoint-"));
+  EXPECT_THAT(ask("GET", "/a/b/checkpoints").body, HasSubstr(made.body));
+  ASSERT_EQ(ask("POST", "", R"({"session_id": "a/b/checkpoints"})").status, 200);
+  EXPECT_THAT(ask("GET", "/a/b/checkpoints").body, HasSubstr(made.body));
+  for (const char* path : {"/a/b/checkpoints", "/a/b/checkpoints?nmae=c", "/a%2Fb/checkpoints"}) {
+    const RawResponse nameless = ask("DELETE", path);
+    EXPECT_EQ(nameless.status, 400) << path;
+    EXPECT_THAT(nameless.body, HasSubstr("name is missing")) << path;
+  }
+  EXPECT_EQ(ask("DELETE", "/a/b/checkpoints?name=").status, 400);
+  EXPECT_EQ(ask("POST", "/a/b/checkpoints", R"({"name": ""})").status, 400);
+  // The session that is called so is named with the slash in other words.
+  EXPECT_THAT(ask("GET", "/a/b%2fcheckpoints").body, HasSubstr(R"("id":"a/b/checkpoints")"));
+  EXPECT_EQ(ask("DELETE", "/a%2Fb%2Fcheckpoints").status, 200);
+  EXPECT_EQ(ask("GET", "/a/b%2Fcheckpoints").status, 404);
+  engine_.SetPosition({"", "a/b"}, 20);
+
+  EXPECT_THAT(ask("POST", "", R"({"session_id": "f", "fork_of": "a/b", "fork_position": 11})").body,
+              HasSubstr("\"position\":11"));
+  EXPECT_THAT(
+      ask("POST", "", R"({"session_id": "g", "fork_of": "a/b", "fork_checkpoint": "c"})").body,
+      HasSubstr("\"position\":9"));
+  EXPECT_EQ(ask("POST", "", R"({"session_id": "h", "fork_position": 11})").status, 400);
+  EXPECT_THAT(ask("POST", "/a/b/rewind", R"({"position": 15})").body, HasSubstr("\"position\":15"));
+  EXPECT_THAT(ask("POST", "/a/b/rewind", R"({"checkpoint": "c"})").body,
+              HasSubstr("\"position\":9"));
+  const RawResponse gone = ask("POST", "/a/b/rewind", R"({"position": 10})");
+  EXPECT_EQ(gone.status, 400);
+  EXPECT_THAT(gone.body, HasSubstr("position_gone"));
+  EXPECT_EQ(ask("POST", "/a/b/rewind", "{}").status, 400);
+  EXPECT_EQ(ask("POST", "/a/b/rewind", R"({"position": 1, "checkpoint": "c"})").status, 400);
+  EXPECT_EQ(ask("POST", "/nobody/rewind", R"({"position": 1})").status, 404);
+  EXPECT_EQ(ask("DELETE", "/a/b/checkpoints?name=c").status, 200);
+  EXPECT_EQ(ask("DELETE", "/a/b/checkpoints?name=c").status, 404);
+}
+
+TEST_F(OpenAiServiceTest, SessionsGoOutAsFilesAndComeBack) {
+  Publish();
+  engine_.set_file_numbers(1 << 19);
+  const auto ask = [&](const std::string& method, const std::string& path,
+                       const std::string& body = "") {
+    RawHttpClient client(server_->port());
+    client.SendRequest(method, "/v1/sessions" + path, body);
+    return client.Read();
+  };
+  ASSERT_EQ(ask("POST", "", R"({"session_id": "a/export"})").status, 200);
+  EXPECT_EQ(ask("GET", "/a%2Fexport").status, 200) << "a session of that name";
+  const RawResponse formless = ask("GET", "/a/export");
+  EXPECT_EQ(formless.status, 400);
+  EXPECT_THAT(formless.body, HasSubstr("format is missing, expected safetensors"));
+  const RawResponse file = ask("GET", "/a/export/export?format=safetensors");
+  ASSERT_EQ(file.status, 200) << file.body;
+  EXPECT_EQ(file.Field("content-type"), "application/octet-stream");
+  EXPECT_EQ(file.Field("x-file-size"), absl::StrCat(file.body.size()));
+  EXPECT_GT(file.body.size(), size_t{2} << 20);
+
+  const RawResponse made = ask("POST", "/b/import?session_ttl_ms=5000", file.body);
+  EXPECT_EQ(made.status, 200) << made.body;
+  EXPECT_THAT(made.body,
+              AllOf(HasSubstr(R"("id":"b")"), HasSubstr(R"("ttl_ms":5000)"),
+                    HasSubstr(R"("import":{"file_state_dtype":"f32","state_dtype":"f16",)"
+                              R"("rounded_tensors":3})")));
+  const auto refusal = [&](const RawResponse& response, int status, const std::string& code) {
+    EXPECT_EQ(response.status, status) << response.body;
+    EXPECT_THAT(response.body, HasSubstr(code));
+  };
+  refusal(ask("POST", "/b/import", file.body), 409, "session_exists");
+  std::string damaged = file.body;
+  damaged[damaged.size() - 50] ^= 4;
+  refusal(ask("POST", "/c/import", damaged), 422, "checksum_mismatch");
+  refusal(ask("POST", "/c/import", "what is this?"), 400, "bad_file");
+  refusal(ask("POST", "/c/import?ttl=3", file.body), 400, "ttl is unknown");
+  refusal(ask("POST", "/c/import?session_ttl_ms=soon", file.body), 400, "expected a number");
+  refusal(ask("GET", "/c/export?format=safetensors"), 404, "no_such_session");
+  refusal(ask("GET", "/b/export?format=zip"), 400, "expected safetensors");
+  refusal(ask("POST", "/c/elsewhere", "{}"), 404, "forget_segments or import");
+}
+
+// A file may be longer than other bodies, which keep their bound.
+TEST_F(OpenAiServiceTest, FilesOfSessionsHaveABoundOfTheirOwn) {
+  ServingFacts facts;
+  facts.session_transfers = std::make_shared<SessionTransfers>(
+      SessionTransfers::Limits{.at_once = 1, .file_bytes = int64_t{20} << 20});
+  access_.Publish(engine_, facts);
+  Start(absl::Minutes(1));
+  const auto post = [&](const std::string& path, size_t bytes) {
+    RawHttpClient client(server_->port());
+    client.Send(absl::StrCat("POST /v1/sessions", path, " HTTP/1.1\r\nHost: x\r\nContent-Length: ",
+                             bytes, "\r\nConnection: close\r\n\r\n"));
+    if (bytes <= size_t{20} << 20) client.Send(std::string(bytes, 'x'));
+    return client.Read();
+  };
+  EXPECT_EQ(post("/a/import", size_t{17} << 20).status, 400) << "read, and found to be none";
+  EXPECT_EQ(post("/a/import", (size_t{20} << 20) + 1).status, 413);
+  EXPECT_EQ(post("/a/forget_segments", (size_t{20} << 20) + 1).status, 413);
+  // A place goes with its request, which may outlive the answer for a moment.
+  absl::StatusOr<std::shared_ptr<const void>> place = absl::UnknownError("");
+  while (!place.ok()) place = facts.session_transfers->Begin(SessionTransfers::kImport);
+  EXPECT_EQ(post("/a/import", 10).status, 429) << "no place";
 }
 
 // Work that nobody waits for is given up inside of a template.

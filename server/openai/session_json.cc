@@ -1,0 +1,54 @@
+#include "server/openai/session_json.h"
+
+#include "absl/time/time.h"
+#include "server/request_conversion.h"
+#include "server/session_listing.h"
+
+namespace mneme {
+
+namespace {
+
+const char* ResidencyName(Residence residence) {
+  switch (residence) {
+    case Residence::kParked:
+      return "host";
+    case Residence::kStored:
+      return "store";
+    case Residence::kLost:
+      return "lost";
+    default:
+      return "device";
+  }
+}
+
+}  // namespace
+
+Json SessionJson(const SessionInfo& info, const Engine& engine) {
+  const int64_t max_context = engine.model_info().max_context;
+  return {{"id", info.key.name},
+          {"object", "session"},
+          {"position", info.position},
+          {"has_pending_token", info.has_pending_token},
+          {"busy", info.busy},
+          {"created_at", absl::ToUnixSeconds(info.created)},
+          {"last_used_at", absl::ToUnixSeconds(info.last_used)},
+          {"ttl_ms", TtlMs(info.ttl)},
+          {"state_bytes", info.state_bytes},
+          {"max_context", max_context > 0 ? Json(max_context) : Json()},
+          {"context_full", ContextFull(info, max_context)},
+          {"residency", ResidencyName(info.residence)},
+          {"durability", !info.durability.has_value()            ? Json()
+                         : *info.durability == Durability::kTurn ? Json("turn")
+                                                                 : Json("none")}};
+}
+
+Json CheckpointJson(const std::string& session, const CheckpointInfo& info) {
+  return {{"id", info.name},
+          {"object", "session.checkpoint"},
+          {"session_id", session},
+          {"position", info.position},
+          {"has_pending_token", info.has_pending_token},
+          {"created_at", absl::ToUnixSeconds(info.created)}};
+}
+
+}  // namespace mneme
