@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a running Mneme: installs what is missing, builds, starts a server with the
-# small demo model, tells it facts, floods it with thousands of tokens, asks, forks, and stops it. Needs
-# no GPU. Re-running takes seconds.
+# small demo model, tells it facts, floods it with thousands of tokens, asks, forks, kills it and goes on.
+# Needs no GPU. Re-running takes seconds.
 #
 # usage: tools/demo.sh [--bin DIR]
 #   --bin DIR   use the programs in DIR instead of building them
@@ -59,15 +59,26 @@ SECONDS=0
 step "A server, started without arguments: it serves the demo model"
 # Your own settings stay out of it.
 for variable in "${!MNEME_@}"; do unset "$variable"; done
-: >"$work/server.out"
-MNEME_GRPC_PORT=0 MNEME_HTTP_PORT=0 "$bin/mneme-server" >"$work/server.out" 2>"$work/server.log" &
-server=$!
-until grep -q '^ready' "$work/server.out"; do
-  kill -0 "$server" 2>/dev/null || { echo "the server did not start" >&2; exit 1; }
-  sleep 0.05
-done
-MNEME_SERVER=$(sed -n 's/^listening on //p' "$work/server.out")
-export MNEME_SERVER
+start_server() {
+  : >"$work/server.out"
+  MNEME_GRPC_PORT=0 MNEME_HTTP_PORT=0 "$bin/mneme-server" "$@" >"$work/server.out" 2>"$work/server.log" &
+  server=$!
+  until grep -q '^ready' "$work/server.out"; do
+    kill -0 "$server" 2>/dev/null || { echo "the server did not start" >&2; exit 1; }
+    sleep 0.05
+  done
+  MNEME_SERVER=$(sed -n 's/^listening on //p' "$work/server.out")
+  export MNEME_SERVER
+}
+# stop_server: it has to drain and to exit with 0.
+stop_server() {
+  kill -TERM "$server"
+  local status=0
+  wait "$server" || status=$?
+  server=
+  ((status == 0)) || { echo "the server exited with $status, expected 0" >&2; exit 1; }
+}
+start_server
 mneme() { "$bin/mneme" "$@"; }
 mneme info | sed -n 1,4p
 
@@ -164,11 +175,18 @@ show "Ben, asked the same:" "$ben"
 [[ $clara == "$second" ]] || fail "Clara's answer depends on Ben"
 [[ $clara != "$ben" ]] || fail "Clara and Ben got the same answer, to the last bit"
 
+step "A session outlives kill -9"
+stop_server
+start_server --session-dir "$work/sessions"
+exactly --session clara-4 "$told" >/dev/null
+kill -KILL "$server" && wait "$server" 2>/dev/null || true
+note "The server was killed. Another one, on the same folder:"
+start_server --session-dir "$work/sessions"
+after=$(exactly --session clara-4 "$asked")
+show "Clara, behind kill -9:" "$after"
+[[ $after == "$second" ]] || fail "a session that was stored and one that was not"
+
 step "The end"
-kill -TERM "$server"
-status=0
-wait "$server" || status=$?
-server=
-((status == 0)) || { echo "the server exited with $status, expected 0" >&2; exit 1; }
-echo "The server drained and exited with 0. All comparisons hold. That took $SECONDS seconds."
+stop_server
+echo "The servers drained and exited with 0. All comparisons hold. That took $SECONDS seconds."
 note "Your turn: $bin/mneme-server in one terminal, $bin/mneme chat --session anna in another."

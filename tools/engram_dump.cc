@@ -14,9 +14,7 @@ std::string EngramDumpLine(const EngramGraph& graph) {
     types.push_back(static_cast<int>(engram.type));
     lifespans.push_back(engram.lifespan);
     gains.push_back(engram.last_gain);
-    Json row = Json::array();
-    for (size_t j = 0; j < graph.engrams().size(); ++j) row.push_back(graph.together(i, j));
-    counts.push_back(std::move(row));
+    counts.push_back(graph.Together(i));
   }
   for (const size_t i : graph.recalled()) recalled.push_back(graph.engrams()[i].birth);
   return Json{{"segment", graph.segment()},

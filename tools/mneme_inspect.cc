@@ -31,6 +31,7 @@
 #include "tools/routing_image.h"
 #include "tools/routing_tape.h"
 #include "tools/safetensors_diff.h"
+#include "tools/session_view.h"
 #include "tools/state_dump.h"
 #include "tools/surprise_view.h"
 #include "tools/tool_runner.h"
@@ -51,6 +52,8 @@ constexpr char kSynopsis[] =
        mneme-inspect state FOLDER --tokens FILE --dump-engrams OUT.jsonl
                                                     of a model with engrams (Memoria): which there are in
                                                     each segment, as a line of JSON
+       mneme-inspect session FILE                   what a session's file says of itself, and whether its
+                                                    checksum is right; --json: as a line of JSON
        mneme-inspect diff A B                       how two safetensors files differ
 
 Below a routing table: each memory's share of the tokens, and the norm of its matrices after them.
@@ -73,6 +76,7 @@ constexpr char kProgram[] = "mneme-inspect";
 
 struct InspectFlags {
   ModelFlags model;
+  bool json = false;
   std::string prompt, tokens, png, dump_state, dump_engrams;
   SurpriseView surprise;
 };
@@ -381,6 +385,7 @@ int Main(int argc, char** argv) {
   parser.Add("--columns", "N", &view.columns, 1, 1 << 20, "of a map: tokens a line; default 96");
   parser.Add("--colours", "NAME", &view.colours,
              "of a map: auto (default), 24bit, 256 or none, which is shades");
+  parser.Add("--json", &flags.json, "session: print a line of JSON");
   flags.model.AddTo(parser, /*with_model=*/false);
   const auto parsed = parser.Parse(argc, argv);
   if (parser.help_requested()) {
@@ -392,22 +397,34 @@ int Main(int argc, char** argv) {
   const std::string command = words.empty() ? "" : words[0];
   const size_t expected = command == "diff" ? 3 : 2;
   const bool known = command == "weights" || command == "state" || command == "routing" ||
-                     command == "surprise" || command == "diff";
+                     command == "surprise" || command == "session" || command == "diff";
   if (!known || words.size() != expected) {
+    return Report(
+        kProgram,
+        absl::InvalidArgumentError("expected weights, state, routing, surprise, session or "
+                                   "diff, and what to look at; see --help"),
+        kExitUsage);
+  }
+  const bool dumps_state = !flags.dump_state.empty(), dumps_engrams = !flags.dump_engrams.empty();
+  if ((dumps_state || dumps_engrams) && (command != "state" || dumps_state == dumps_engrams)) {
     return Report(kProgram,
-                  absl::InvalidArgumentError("expected weights, state, routing, surprise or diff, "
-                                             "and what to look at; see --help"),
+                  absl::InvalidArgumentError("--dump-state and --dump-engrams: expected one of "
+                                             "them, and the command state"),
                   kExitUsage);
   }
   flags.model.model = words[1];
   if (command == "routing") return PrintRouting(flags);
   if (command == "surprise") return PrintSurprise(flags);
-  if (command == "state" && !flags.dump_state.empty()) return DumpState(flags);
-  if (command == "state" && !flags.dump_engrams.empty()) return DumpEngrams(flags);
+  if (dumps_state) return DumpState(flags);
+  if (dumps_engrams) return DumpEngrams(flags);
   if (command == "diff") {
     const auto same = PrintDiff(words[1], words[2]);
     if (!same.ok()) return Report(kProgram, same.status(), kExitModel);
     return *same ? kExitOk : kExitFailure;
+  }
+  if (command == "session") {
+    const absl::Status read = PrintSessionFile(words[1], flags.json);
+    return read.ok() ? kExitOk : Report(kProgram, read, kExitModel);
   }
   const absl::Status status =
       command == "weights" ? PrintWeights(words[1]) : PrintState(words[1], flags.model.options());

@@ -318,7 +318,10 @@ int CompareRecall(const LogitsFlags& flags, std::span<const int32_t> ids) {
     const absl::Status prepared = tool->Prepare({.tokens = kDefaultChunk, .logit_rows = 1});
     if (!prepared.ok()) return Report(kProgram, prepared, kExitDevice);
     auto recalls = RecallsOf(*tool, ids);
-    if (!recalls.ok()) return Report(kProgram, recalls.status(), kExitUsage);
+    if (!recalls.ok()) {
+      return Report(kProgram, recalls.status(),
+                    absl::IsInvalidArgument(recalls.status()) ? kExitUsage : kExitFailure);
+    }
     runs.push_back(*std::move(recalls));
   }
   absl::PrintF("%s\n", FirstDifference(runs[0], runs[1]));

@@ -11,7 +11,7 @@
 
 namespace mneme {
 
-// Of each segment behind the first one the births of the engrams that it recalled, oldest first.
+// The births of the engrams that each segment behind the first one recalled, oldest first.
 using Recalls = std::vector<std::vector<uint32_t>>;
 
 // Feeds a text as one session of a runner that is prepared for one. INVALID_ARGUMENT for a model

@@ -54,7 +54,7 @@ constexpr CopyName kNames[] = {{"memory", "layers.$0.final.$1"},
 constexpr CopyName kNamesOfTtt[] = {{"memory", "layers.$0.$1_states"},
                                     {"gradient", "layers.$0.$1_grad"}};
 
-// Whose names and shapes a dump has.
+// The program whose names and shapes a dump has.
 enum class Manner { kOurs, kTtt, kTitansPytorch };
 
 Manner MannerOf(const ModelInfo& model) {

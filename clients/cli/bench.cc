@@ -130,6 +130,9 @@ void AddLengthFlags(FlagSet& flags, Options& options) {
                [&](std::string value) { options.dataset_path = std::move(value); });
   flags.Integer("random-input-len", "Tokens of a prompt, or their median; default 1024.",
                 [&](int64_t value) { plan.input.center = static_cast<double>(value); });
+  flags.Integer("random-prefix-len",
+                "Tokens that all random prompts begin with, beside those; default 0.",
+                [&](int64_t value) { plan.common = static_cast<int>(value); });
   flags.Integer("random-output-len", "Tokens of an answer, or their median; default 128.",
                 [&](int64_t value) { plan.output.center = static_cast<double>(value); });
   flags.Number("random-range-ratio",
@@ -181,6 +184,7 @@ absl::Status CheckOptions(const Options& options) {
   if (settings.num_prompts < 1) return wrong("--num-prompts: at least 1");
   if (plan.turns < 1) return wrong("--turns: at least 1");
   if (plan.input.center < 1) return wrong("--random-input-len: at least 1");
+  if (plan.common < 0) return wrong("--random-prefix-len: at least 0");
   if (plan.output.center < 1) return wrong("--random-output-len: at least 1");
   if (!(settings.request_rate > 0)) return wrong("--request-rate: more than 0");
   if (!(settings.burstiness > 0)) return wrong("--burstiness: more than 0");

@@ -85,6 +85,12 @@ std::vector<PlannedConversation> PlanRandom(const PlanOptions& options) {
   std::mt19937_64 random(options.seed);
   std::uniform_int_distribution<int> token(0, options.vocab - 1);
   Times times(options, random);
+  std::string common_words = options.words ? RandomWords(options.common, random) : "";
+  if (!common_words.empty()) common_words += ' ';
+  std::vector<int32_t> common_tokens;
+  for (int k = 0; k < options.common && !options.words; ++k) {
+    common_tokens.push_back(token(random));
+  }
   std::vector<PlannedConversation> plan(options.conversations);
   for (PlannedConversation& one : plan) {
     one.arrival = times.NextArrival();
@@ -94,8 +100,9 @@ std::vector<PlannedConversation> PlanRandom(const PlanOptions& options) {
       turn.think = times.Think(i);
       const int length = options.input.Draw(random);
       if (options.words) {
-        turn.text = RandomWords(length, random);
+        turn.text = (i == 0 ? common_words : "") + RandomWords(length, random);
       } else {
+        if (i == 0) turn.token_ids = common_tokens;
         for (int k = 0; k < length; ++k) turn.token_ids.push_back(token(random));
       }
       turn.max_tokens = options.output.Draw(random);

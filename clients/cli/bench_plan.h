@@ -59,6 +59,7 @@ struct PlanOptions {
   bool think_varies = false;  // exponentially distributed instead of always the same
   LengthDistribution input;
   LengthDistribution output;
+  int common = 0;      // tokens that all random prompts begin with, beside those of `input`
   int vocab = 1;       // random prompts are of tokens below it
   bool words = false;  // random prompts are text: as many words of letters
 };

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "clients/cli/command.h"
 #include "clients/cli/request_flags.h"
+#include "clients/cli/session_rewind.h"
 #include "clients/cpp/client_session.h"
 
 namespace mneme::cli {
@@ -28,7 +30,8 @@ Talks to a session. The model remembers the conversation; each turn sends only w
 server writes as the model's chat template has it, and shows the answer up to the model's end token or
 --stop. At the start it says whether the session is new or how many tokens it goes on after, on
 standard error if turns do not come from a terminal. Once a session is in use it has to exist: if it
-expires or the server is started anew, the next turn is an error and no invented answer.
+expires or the server is started anew, the next turn is an error and no invented answer. With
+--no-remember each turn is answered in a copy of the session, which stays as it is.
 
 A model without a chat template, and --no-template, get turns as text, wrapped in --prefix and --suffix.
 With the defaults a conversation reads, tokens and all,
@@ -40,6 +43,10 @@ With the defaults a conversation reads, tokens and all,
 constexpr absl::string_view kCommands =
     R"(  /fork [NAME]   go on in a copy of the session, leaving this one as it is
   /reset         forget everything and start anew
+  /checkpoint [NAME]
+                 name the place where the conversation stands, of servers that store sessions
+  /rewind PLACE  go back to a checkpoint, by its name, or to a number of tokens; what came later is
+                 gone
   /session       show name, length and size of the session
   /help          show this
   /quit          leave (also Ctrl-D); Ctrl-C stops the current answer only
@@ -55,6 +62,10 @@ struct Options {
   bool default_stop = true;
   bool keep = false;
   bool close = true;
+
+  bool Remembers() const {
+    return !request.session().has_remember() || request.session().remember();
+  }
 
   std::string Prefix() const { return prefix.value_or("User: "); }
   std::string Suffix() const { return suffix.value_or("\nAssistant:"); }
@@ -169,8 +180,11 @@ class Chat {
   // Learns where the session stands. Elsewhere than after the last answer: in one that was cut off.
   absl::Status LookUpSession() {
     const absl::StatusOr<v1::Session> info = client_.GetSession(session());
-    const bool may_be_missing = !options_.request.session().must_exist();
-    if (!info.ok() && !(absl::IsNotFound(info.status()) && may_be_missing)) return info.status();
+    const v1::SessionOptions& session_options = options_.request.session();
+    const bool begins =
+        (absl::IsNotFound(info.status()) && !session_options.must_exist()) ||
+        (absl::IsDataLoss(info.status()) && session_options.replace_lost());  // it was lost
+    if (!info.ok() && !begins) return info.status();
     is_unsure_ = false;
     SetExists(info.ok());
     const int64_t position = info.ok() ? info->position() : 0;
@@ -215,7 +229,10 @@ class Chat {
   void SetExists(bool exists) {
     exists_ = exists;
     options_.request.mutable_session()->set_must_exist(exists);
-    if (exists) options_.request.mutable_session()->clear_create_if_missing();
+    if (exists) {
+      options_.request.mutable_session()->clear_create_if_missing();
+      options_.request.mutable_session()->clear_replace_lost();
+    }
   }
 
   // Sends a turn, in the words of the template or as text. Shows the answer as it comes and leaves
@@ -231,7 +248,9 @@ class Chat {
       *messages.request().mutable_sampling() = options_.request.sampling();
       *messages.request().mutable_stopping() = options_.request.stopping();
       const absl::StatusOr<mneme::Answer> answered = messages.Chat(turn, show, &cancel_);
-      if (answered.ok()) position_ = answered->finished.session().position();
+      if (answered.ok() && options_.Remembers()) {
+        position_ = answered->finished.session().position();
+      }
       return answered.status();
     }
     SetPrompt(turn);
@@ -241,10 +260,13 @@ class Chat {
           for (const v1::Output& output : response.outputs()) {
             absl::string_view text = output.text();
             show(answer.empty() ? absl::StripLeadingAsciiWhitespace(text) : text);
+            if (!options_.Remembers()) continue;
             is_cut_ = output.finish_reason() == v1::FINISH_REASON_LENGTH;
             ending_ = output.stop_matched();
           }
-          if (response.has_finished()) position_ = response.finished().session().position();
+          if (response.has_finished() && options_.Remembers()) {
+            position_ = response.finished().session().position();
+          }
         },
         &cancel_);
   }
@@ -256,7 +278,10 @@ class Chat {
     std::string answer;
     const absl::Status status = Send(turn, answer);
     answering_ = false;
-    if (status.ok()) SetExists(true);
+    if (status.ok() && options_.Remembers()) {
+      SetExists(true);
+      ends_[position_] = {.is_cut = is_cut_, .ending = ending_};
+    }
     is_unsure_ = !status.ok();
     const bool stopped = cancel_.cancelled();
     if (!status.ok() && !stopped && answer.empty()) {  // refused
@@ -282,6 +307,10 @@ class Chat {
       WriteOut(kCommands);
     } else if (words[0] == "/fork" && words.size() <= 2) {
       Fork(words.size() > 1 ? words[1] : "");
+    } else if (words[0] == "/checkpoint" && words.size() <= 2) {
+      Checkpoint(words.size() > 1 ? words[1] : "");
+    } else if (words[0] == "/rewind" && words.size() == 2) {
+      GoBack(words[1]);
     } else if (words[0] == "/reset") {
       const absl::Status status = client_.DeleteSession(session());
       if (!status.ok() && !absl::IsNotFound(status)) {
@@ -289,6 +318,7 @@ class Chat {
         return;
       }
       position_ = 0;
+      ends_.clear();
       SetExists(false);
       is_cut_ = is_unsure_ = false;
       WriteOut("[a new conversation]\n");
@@ -313,6 +343,39 @@ class Chat {
     } else {
       (void)ReportError(status);
     }
+  }
+
+  void Checkpoint(const std::string& name) {
+    v1::CreateCheckpointRequest request;
+    request.set_session(session());
+    request.set_name(name);
+    const absl::StatusOr<v1::Checkpoint> made = client_.CreateCheckpoint(request);
+    if (!made.ok()) {
+      ReportMissing(made.status());
+      return;
+    }
+    WriteOut(absl::StrCat("[checkpoint ", made->name(), " after ", made->position(), " tokens]\n"));
+  }
+
+  void GoBack(const std::string& place) {
+    const absl::StatusOr<Place> to = ParsePlace(place);
+    if (!to.ok()) {
+      WriteOut(absl::StrCat("[", to.status().message(), "]\n"));
+      return;
+    }
+    const absl::StatusOr<v1::Session> rewound = Rewind(client_, session(), *to);
+    if (!rewound.ok()) {
+      ReportMissing(rewound.status());
+      return;
+    }
+    position_ = rewound->position();
+    ends_.erase(ends_.upper_bound(position_), ends_.end());
+    // A checkpoint of somebody else's is taken for whole; a position may lie within an answer.
+    const auto end = ends_.find(position_);
+    is_cut_ = end != ends_.end() ? end->second.is_cut : to->position.has_value() && position_ > 0;
+    ending_ = end != ends_.end() ? end->second.ending : "";
+    is_unsure_ = false;
+    WriteOut(absl::StrCat("[back after ", position_, " tokens]\n"));
   }
 
   void Fork(const std::string& target) {
@@ -340,6 +403,12 @@ class Chat {
   bool is_unsure_ = false;  // a turn failed, and the session may hold a part of it
   bool is_cut_ = false;     // the last answer did not come to its end
   std::string ending_;      // stop string that ended it
+
+  struct AnswerEnd {
+    bool is_cut = false;
+    std::string ending;
+  };
+  std::map<int64_t, AnswerEnd> ends_;  // by the position of the session behind the answer
 };
 
 }  // namespace
@@ -359,6 +428,7 @@ int RunChat(const Arguments& arguments) {
              [&](bool value) { options.keep = value; });
   flags.Bool("must-exist", "Go on with a session that is there, or refuse.",
              [&](bool value) { options.request.mutable_session()->set_must_exist(value); });
+  AddSessionFlags(flags, options.request);
   flags.Bool("template",
              "Send turns as messages for the model's chat template; default if it has one, and "
              "neither --prefix nor --suffix is given. The flags below are for turns without.",
@@ -390,6 +460,10 @@ int RunChat(const Arguments& arguments) {
   }
   if (options.request.session().must_exist() && options.request.session().name().empty()) {
     return ReportUsage("chat", "--must-exist needs a --session");
+  }
+
+  if (!options.Remembers() && options.request.session().name().empty()) {
+    return ReportUsage("chat", "--no-remember needs a --session");
   }
 
   std::atomic<Chat*> chat_for_interrupt{nullptr};

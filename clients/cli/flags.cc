@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,13 @@ absl::Status Wrong(absl::string_view spelling, const absl::Status& status) {
 
 absl::Status Unexpected(absl::string_view text, absl::string_view expected) {
   return absl::InvalidArgumentError(absl::StrCat("\"", text, "\", expected ", expected));
+}
+
+// "-1" is a number before it is a flag.
+bool IsNegativeNumber(absl::string_view argument) {
+  double number;
+  return argument.size() > 1 && (absl::ascii_isdigit(argument[1]) || argument[1] == '.') &&
+         absl::SimpleAtod(argument, &number);
 }
 
 // --max_tokens is --max-tokens.
@@ -167,7 +175,7 @@ absl::StatusOr<std::vector<std::string>> FlagSet::Parse(
       positional.insert(positional.end(), arguments.begin() + i + 1, arguments.end());
       break;
     }
-    if (argument.size() < 2 || argument[0] != '-') {
+    if (argument.size() < 2 || argument[0] != '-' || IsNegativeNumber(argument)) {
       positional.push_back(argument);
       continue;
     }

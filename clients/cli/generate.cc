@@ -92,6 +92,7 @@ void PrintStats(const v1::Finished& finished, absl::Duration first_token) {
       absl::StrCat(usage.prompt_tokens(), " prompt tokens"),
       absl::StrCat(usage.completion_tokens(), " generated"),
       absl::StrCat(usage.resumed_tokens(), " resumed"),
+      absl::StrCat(usage.cached_tokens(), " cached"),
       absl::StrFormat("first after %.1f ms", absl::ToDoubleMilliseconds(first_token))};
   if (usage.has_surprise()) facts.push_back(absl::StrFormat("surprise %.4g", usage.surprise()));
   if (usage.completion_tokens() > 1 && timings.decode_ms() > 0) {

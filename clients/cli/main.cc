@@ -23,7 +23,7 @@ constexpr Command kCommands[] = {
     {"generate", RunGenerate, "continue a prompt, streaming the text"},
     {"chat", RunChat, "talk to a session, line by line"},
     {"classify", RunClassify, "classes of documents, by a model that classifies"},
-    {"session", RunSession, "create, get, list, fork and delete sessions"},
+    {"session", RunSession, "create, get, list, fork and delete sessions, and take them back"},
     {"memory", RunMemory, "what a session's memory holds, for models whose memory are engrams"},
     {"info", RunInfo, "model, capacity and work of the server"},
     {"admin", RunAdmin, "log level, reload, everybody's sessions, for keys marked admin"},

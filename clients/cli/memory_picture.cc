@@ -55,6 +55,17 @@ void DrawDisc(Image& image, Point centre, int radius, Pixel colour) {
   }
 }
 
+// Engrams that are made of a segment: births are segment * that + the place in it. Of those that
+// are told at least so many, which is how many there are where one of them is in the last place, or
+// has as many segments before it.
+int64_t EngramsOfSegment(const v1::InspectMemoryResponse& memory) {
+  int64_t engrams = 1;
+  for (const v1::Engram& engram : memory.engrams()) {
+    engrams = std::max(engrams, engram.birth() / (engram.source().segment() + 1) + 1);
+  }
+  return engrams;
+}
+
 // So many steps of `wanted` pixels, or of fewer where that would be more than `most`.
 int Extent(int64_t steps, int wanted, int most) {
   return static_cast<int>(std::min<int64_t>(steps * wanted, most));
@@ -63,7 +74,7 @@ int Extent(int64_t steps, int wanted, int most) {
 }  // namespace
 
 Image DrawMemory(const v1::InspectMemoryResponse& memory) {
-  const int64_t in_segment = std::max(memory.summary().working(), 1);
+  const int64_t in_segment = EngramsOfSegment(memory);
   int64_t first = INT64_MAX, last = 0;
   for (const v1::Engram& engram : memory.engrams()) {
     first = std::min(first, engram.source().segment());

@@ -86,6 +86,24 @@ void AddSamplingFlags(FlagSet& flags, v1::GenerateRequest& request) {
              [=](bool value) { stopping->set_include_stop_in_output(value); });
 }
 
+void AddReplaceLostFlag(FlagSet& flags, std::function<void(bool)> set) {
+  flags.Bool("replace-lost", "Begin a session anew that the server lost (SESSION_LOST).",
+             std::move(set));
+}
+
+void AddSessionFlags(FlagSet& flags, v1::GenerateRequest& request) {
+  v1::GenerateRequest* r = &request;
+  flags.Bool("remember", "On by default; --no-remember leaves the session as it is.",
+             [=](bool value) { r->mutable_session()->set_remember(value); });
+  AddReplaceLostFlag(flags, [=](bool value) { r->mutable_session()->set_replace_lost(value); });
+  flags.Choice("durability", {"turn", "none"},
+               "How the server stores the session: with each turn, or when it is put away.",
+               [=](const std::string& value) {
+                 r->mutable_session()->set_durability(value == "turn" ? v1::DURABILITY_TURN
+                                                                      : v1::DURABILITY_NONE);
+               });
+}
+
 void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {
   v1::GenerateRequest* r = &request;
   flags.String("session", "NAME", "Go on with this session; created if it is missing.",
@@ -95,7 +113,10 @@ void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {
              [=](bool value) { r->mutable_session()->set_create_if_missing(value); });
   flags.Bool("must-exist", "Go on with a session that is there, or refuse; as --no-create.",
              [=](bool value) { r->mutable_session()->set_must_exist(value); });
-  flags.Time("ttl", "Idle time after which the session is deleted, created or not.",
+  AddSessionFlags(flags, request);
+  flags.Time("ttl",
+             "Idle time after which the session is deleted, created or not; of a server that "
+             "stores sessions, put away, to come back when it is used.",
              [=](absl::Duration value) {
                r->mutable_session()->set_ttl_ms(absl::ToInt64Milliseconds(value));
              });
@@ -119,6 +140,11 @@ void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {
              "Tell which segments of the conversation the answer drew on (--stats, --json), of "
              "models that make engrams.",
              [=](bool value) { r->mutable_response()->set_memory_use(value); });
+  flags.Bool("bypass-prefix-cache",
+             "Compute the whole prompt, whatever the server has of others that begin so.",
+             [=](bool value) { r->mutable_prefix_cache()->set_bypass(value); });
+  flags.String("cache-salt", "TEXT", "Share the prompt's beginning with those of this salt alone.",
+               [=](std::string value) { r->mutable_prefix_cache()->set_salt(std::move(value)); });
   flags.Integer("choices", "Answers to the same prompt.",
                 [=](int64_t value) { r->mutable_response()->set_n(static_cast<int>(value)); });
   flags.Integer(

@@ -1,6 +1,8 @@
 // Flags that become fields of a GenerateRequest.
 #pragma once
 
+#include <functional>
+
 #include "clients/cli/flags.h"
 #include "mneme/v1/inference.pb.h"
 
@@ -8,6 +10,11 @@ namespace mneme::cli {
 
 // Sampling and stopping; only flags that are given set their field.
 void AddSamplingFlags(FlagSet& flags, v1::GenerateRequest& request);
+
+// What is said of a session that turns go on with: --remember, --replace-lost, --durability.
+void AddSessionFlags(FlagSet& flags, v1::GenerateRequest& request);
+// --replace-lost alone.
+void AddReplaceLostFlag(FlagSet& flags, std::function<void(bool)> set);
 
 // Session, retries, and what is sent back.
 void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request);

@@ -10,14 +10,34 @@
 namespace mneme::cli {
 namespace {
 
-std::string TtlText(int64_t ttl_ms) {
-  return ttl_ms < 0 ? "never" : absl::FormatDuration(absl::Milliseconds(ttl_ms));
+// Of a server that stores sessions time only puts them away.
+std::string TtlText(const v1::Session& session) {
+  if (session.durability() != v1::DURABILITY_UNSPECIFIED) return "-";
+  return session.ttl_ms() < 0 ? "never"
+                              : absl::FormatDuration(absl::Milliseconds(session.ttl_ms()));
 }
 
 // How many tokens the session can be fed, and whether it was.
 std::string RoomText(const v1::Session& session) {
   if (session.max_context() == 0) return "any";
   return absl::StrCat(session.max_context(), session.context_full() ? " (full)" : "");
+}
+
+}  // namespace
+
+namespace {
+
+const char* Residency(v1::Residency residency) {
+  switch (residency) {
+    case v1::RESIDENCY_HOST:
+      return "host";
+    case v1::RESIDENCY_STORE:
+      return "store";
+    case v1::RESIDENCY_LOST:
+      return "lost";
+    default:
+      return "device";
+  }
 }
 
 }  // namespace
@@ -36,9 +56,24 @@ void PrintSession(const v1::Session& session, bool json, bool owners) {
   if (owners) absl::PrintF("%-24s ", session.owner());
   const absl::Time used = absl::FromUnixSeconds(session.last_use_time().seconds());
   absl::PrintF("%-32s %12d %14s %6s %10s %10d %6s  %s\n", session.name(), session.position(),
-               RoomText(session), session.busy() ? "yes" : "no", TtlText(session.ttl_ms()),
-               session.state_bytes(), session.residency() == v1::RESIDENCY_HOST ? "host" : "device",
+               RoomText(session), session.busy() ? "yes" : "no", TtlText(session),
+               session.state_bytes(), Residency(session.residency()),
                absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()));
+}
+
+void PrintCheckpointHeader() {
+  absl::PrintF("%-32s %12s %8s  %s\n", "CHECKPOINT", "TOKENS", "PENDING", "MADE");
+}
+
+void PrintCheckpoint(const v1::Checkpoint& checkpoint, bool json) {
+  if (json) {
+    WriteOut(absl::StrCat(ToJson(checkpoint), "\n"));
+    return;
+  }
+  const absl::Time made = absl::FromUnixSeconds(checkpoint.create_time().seconds());
+  absl::PrintF("%-32s %12d %8s  %s\n", checkpoint.name(), checkpoint.position(),
+               checkpoint.has_pending_token() ? "yes" : "no",
+               absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", made, absl::UTCTimeZone()));
 }
 
 }  // namespace mneme::cli

@@ -13,6 +13,9 @@ namespace mneme::cli {
 void PrintSessionHeader(bool owners);
 void PrintSession(const v1::Session& session, bool json, bool owners);
 
+void PrintCheckpointHeader();
+void PrintCheckpoint(const v1::Checkpoint& checkpoint, bool json);
+
 // Asks `list` for one page of `request` after the other and prints them if all came; returns the
 // exit code.
 template <typename Request, typename List>

@@ -266,6 +266,28 @@ absl::StatusOr<v1::Session> Client::ForkSession(const v1::ForkSessionRequest& re
   return Ask(stubs_->sessions, &v1::Sessions::Stub::Fork, request);
 }
 
+absl::StatusOr<v1::Session> Client::RewindSession(const v1::RewindSessionRequest& request) {
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::Rewind, request);
+}
+
+absl::StatusOr<v1::Checkpoint> Client::CreateCheckpoint(
+    const v1::CreateCheckpointRequest& request) {
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::CreateCheckpoint, request);
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> Client::ListCheckpoints(const std::string& session) {
+  v1::ListCheckpointsRequest request;
+  request.set_session(session);
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::ListCheckpoints, request);
+}
+
+absl::Status Client::DeleteCheckpoint(const std::string& session, const std::string& name) {
+  v1::DeleteCheckpointRequest request;
+  request.set_session(session);
+  request.set_name(name);
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::DeleteCheckpoint, request).status();
+}
+
 absl::StatusOr<v1::InspectMemoryResponse> Client::InspectMemory(
     const v1::InspectMemoryRequest& request) {
   return Ask(stubs_->sessions, &v1::Sessions::Stub::InspectMemory, request);
@@ -274,6 +296,62 @@ absl::StatusOr<v1::InspectMemoryResponse> Client::InspectMemory(
 absl::StatusOr<v1::ForgetSegmentsResponse> Client::ForgetSegments(
     const v1::ForgetSegmentsRequest& request) {
   return Ask(stubs_->sessions, &v1::Sessions::Stub::ForgetSegments, request);
+}
+
+absl::Status Client::ExportSession(
+    const std::string& name,
+    absl::FunctionRef<absl::Status(const v1::ExportSessionResponse&)> on_message) {
+  v1::ExportSessionRequest request;
+  request.set_name(name);
+  MNEME_RETURN_IF_ERROR(key_status_);
+  MNEME_RETURN_IF_ERROR(CheckUtf8(request));
+  grpc::ClientContext context;
+  SetUp(context, options_);
+  const auto reader = stubs_->sessions.Export(&context, request);
+  v1::ExportSessionResponse response;
+  int64_t bytes = 0, expected = -1;
+  absl::Status taken;
+  while (taken.ok() && reader->Read(&response)) {
+    if (expected < 0) expected = response.file_bytes();
+    bytes += static_cast<int64_t>(response.data().size());
+    taken = on_message(response);
+  }
+  if (!taken.ok()) context.TryCancel();
+  const absl::Status end = FromGrpc(reader->Finish());
+  MNEME_RETURN_IF_ERROR(taken);
+  MNEME_RETURN_IF_ERROR(end);
+  if (bytes == expected) return end;
+  return absl::DataLossError(
+      absl::StrCat("the session's file ended after ", bytes, " bytes, expected ", expected));
+}
+
+absl::StatusOr<v1::ImportSessionResponse> Client::ImportSession(
+    v1::ImportSessionRequest first, absl::FunctionRef<absl::StatusOr<std::string>()> next) {
+  MNEME_RETURN_IF_ERROR(key_status_);
+  MNEME_RETURN_IF_ERROR(CheckUtf8(first));
+  grpc::ClientContext context;
+  SetUp(context, options_);
+  v1::ImportSessionResponse response;
+  const auto writer = stubs_->sessions.Import(&context, &response);
+  bool goes_on = writer->Write(first);  // false: the server has ended the call
+  absl::Status read;
+  while (goes_on) {
+    absl::StatusOr<std::string> data = next();
+    read = data.status();
+    if (!read.ok() || data->empty()) break;
+    v1::ImportSessionRequest request;
+    request.set_data(*std::move(data));
+    goes_on = writer->Write(request);
+  }
+  if (read.ok()) {
+    writer->WritesDone();
+  } else {
+    context.TryCancel();
+  }
+  const absl::Status end = FromGrpc(writer->Finish());
+  MNEME_RETURN_IF_ERROR(read);
+  MNEME_RETURN_IF_ERROR(end);
+  return response;
 }
 
 absl::Status Client::DeleteSession(const std::string& name) {

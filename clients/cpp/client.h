@@ -101,9 +101,22 @@ class Client {
   absl::StatusOr<v1::ListSessionsResponse> ListSessions(const v1::ListSessionsRequest& request);
   absl::StatusOr<v1::Session> ForkSession(const v1::ForkSessionRequest& request);
   absl::Status DeleteSession(const std::string& name);
+  absl::StatusOr<v1::Session> RewindSession(const v1::RewindSessionRequest& request);
+  absl::StatusOr<v1::Checkpoint> CreateCheckpoint(const v1::CreateCheckpointRequest& request);
+  absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& session);
+  absl::Status DeleteCheckpoint(const std::string& session, const std::string& name);
   absl::StatusOr<v1::InspectMemoryResponse> InspectMemory(const v1::InspectMemoryRequest& request);
   absl::StatusOr<v1::ForgetSegmentsResponse> ForgetSegments(
       const v1::ForgetSegmentsRequest& request);
+  // Calls `on_message` for each message, on the calling thread; an error that it returns ends the
+  // call. OK only after all bytes that the first message promised.
+  absl::Status ExportSession(
+      const std::string& name,
+      absl::FunctionRef<absl::Status(const v1::ExportSessionResponse&)> on_message);
+  // `first` with the new session's name; `next` gives the file's next bytes, none at its end. An
+  // error of its own ends the call.
+  absl::StatusOr<v1::ImportSessionResponse> ImportSession(
+      v1::ImportSessionRequest first, absl::FunctionRef<absl::StatusOr<std::string>()> next);
 
   // For keys marked admin.
   absl::StatusOr<v1::SetLogLevelResponse> SetLogLevel(v1::LogLevel level);

@@ -130,6 +130,21 @@ TEST(BenchPlanTest, ConversationsPauseInFrontOfEveryTurnButTheFirst) {
   EXPECT_NEAR(sum / 4000, 5, 0.3) << "seed " << kSeed;
 }
 
+TEST(BenchPlanTest, RandomPromptsMayBeginAlike) {
+  PlanOptions options = Options(3);
+  options.common = 5;
+  const std::vector<PlannedConversation> plan = PlanRandom(options);
+  const std::vector<int32_t>& first = plan[0].turns[0].token_ids;
+  const std::vector<int32_t>& other = plan[1].turns[0].token_ids;
+  EXPECT_THAT(first, SizeIs(13));
+  EXPECT_TRUE(std::equal(first.begin(), first.begin() + 5, other.begin()));
+  EXPECT_NE(first, other);
+  options.words = true;
+  const std::vector<PlannedConversation> words = PlanRandom(options);
+  EXPECT_EQ(words[0].turns[0].text.substr(0, 25), words[2].turns[0].text.substr(0, 25));
+  EXPECT_NE(words[0].turns[0].text, words[2].turns[0].text);
+}
+
 TEST(BenchPlanTest, OneSeedIsOnePlan) {
   PlanOptions options = Options(5);
   options.input = {.kind = Kind::kLogNormal, .center = 8, .spread = 1};

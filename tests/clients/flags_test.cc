@@ -53,6 +53,26 @@ TEST_F(FlagsTest, ErrorsNameFlagAndValue) {
   EXPECT_THAT(ErrorOf({"--logit-bias=7"}), HasSubstr("TOKEN:BIAS"));
   EXPECT_THAT(ErrorOf({"--ttl=soon"}), HasSubstr("--ttl: \"soon\", expected a time (250ms, 30s"));
   EXPECT_THAT(ErrorOf({"--ignore-eos=perhaps"}), HasSubstr("\"perhaps\", expected true or false"));
+  EXPECT_THAT(ErrorOf({"--durability=no"}),
+              HasSubstr("--durability: \"no\", expected turn or none"));
+}
+
+TEST_F(FlagsTest, ANegativeNumberIsNoFlag) {
+  const auto rest = flags_.Parse(std::vector<std::string>{"-1", "-n", "-2", "-.5"});
+  ASSERT_TRUE(rest.ok()) << rest.status();
+  EXPECT_THAT(*rest, ElementsAre("-1", "-.5"));
+  EXPECT_EQ(request_.stopping().max_tokens(), -2);
+  EXPECT_THAT(ErrorOf({"-1x"}), HasSubstr("unknown flag -1x"));
+}
+
+TEST_F(FlagsTest, WhatIsSaidOfASessionIsInItsOptions) {
+  ASSERT_TRUE(flags_
+                  .Parse(std::vector<std::string>{"--no-remember", "--replace-lost", "--durability",
+                                                  "none"})
+                  .ok());
+  EXPECT_FALSE(request_.session().remember());
+  EXPECT_TRUE(request_.session().replace_lost());
+  EXPECT_EQ(request_.session().durability(), v1::DURABILITY_NONE);
 }
 
 TEST_F(FlagsTest, AChoiceListsWhatItTakes) {

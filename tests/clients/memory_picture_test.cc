@@ -33,7 +33,6 @@ void Link(v1::InspectMemoryResponse& memory, uint32_t from, uint32_t to, double 
 
 TEST(MemoryPictureTest, EngramsLieWhereTheyWereBorn) {
   v1::InspectMemoryResponse memory;
-  memory.mutable_summary()->set_working(2);
   Add(memory, 20, 10, v1::ENGRAM_KIND_LONG_TERM, /*recalled=*/true);
   Add(memory, 23, 11, v1::ENGRAM_KIND_SHORT_TERM);
   Add(memory, 24, 12, v1::ENGRAM_KIND_WORKING);
@@ -52,9 +51,21 @@ TEST(MemoryPictureTest, EngramsLieWhereTheyWereBorn) {
   EXPECT_EQ(At(image, left + 24, top + 20), Colour(255, 255, 255));
 }
 
+// All engrams of the newest segment were forgotten: there are no working engrams, and places stay.
+TEST(MemoryPictureTest, PlacesDoNotDependOnWhoIsLeft) {
+  v1::InspectMemoryResponse memory;
+  memory.mutable_summary()->set_working(0);
+  Add(memory, 20, 10, v1::ENGRAM_KIND_LONG_TERM);
+  Add(memory, 23, 11, v1::ENGRAM_KIND_SHORT_TERM);
+  Image image = DrawMemory(memory);
+  const int left = 12, right = image.width - 12, top = 12, bottom = image.height - 12;
+  EXPECT_GT(bottom, top);
+  EXPECT_EQ(At(image, left, top), Colour(41, 98, 196));
+  EXPECT_EQ(At(image, right, bottom), Colour(230, 126, 34));
+}
+
 TEST(MemoryPictureTest, ManySegmentsFitIntoAPicture) {
   v1::InspectMemoryResponse memory;
-  memory.mutable_summary()->set_working(50);
   for (int i = 0; i < 1000; ++i) {
     Add(memory, 50 * 1000000u + static_cast<uint32_t>(4321 * i), 1000000 + 4321 * i / 50,
         v1::ENGRAM_KIND_LONG_TERM);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests dashboard, rules and alerts with a real server and a real Prometheus.
 
-Starts both, loads the server, and fails unless
+Starts both, with servers of three families, loads them, and fails unless
   - promtool accepts the configuration, the rules, the rules' tests and the metrics' text,
   - Prometheus scrapes the server and evaluates every rule without an error,
   - every query of every panel, and every recording rule, returns data,
@@ -37,6 +37,9 @@ from load import Load
 
 DEPLOY = ROOT / "deploy/prometheus"
 RATE_INTERVAL = "10s"  # of the panels: ten scrapes
+# Servers of these have every metric together: of memories that are routed to, make engrams, and are
+# trained.
+SHAPES = ("tiny", "gpt2-with-memoria-tiny", "titans-mac-tiny")
 # Metrics that alerts may name although this server has none of them: of Prometheus itself.
 FOREIGN = {"up"}
 
@@ -102,14 +105,15 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
-def prometheus_files(folder: Path, metrics_port: int) -> Path:
+def prometheus_files(folder: Path, metrics_ports: list[int]) -> Path:
     """The deployed configuration, for this server, and quicker."""
     for name in ("recording_rules.yml", "alerts.yml"):
         text = (DEPLOY / name).read_text()
         (folder / name).write_text(text.replace("interval: 15s", "interval: 1s"))
     text = (DEPLOY / "prometheus.yml").read_text()
     text = text.replace("interval: 15s", "interval: 1s")
-    text = re.sub(r"mneme:\d+", f"127.0.0.1:{metrics_port}", text)
+    targets = '", "'.join(f"127.0.0.1:{port}" for port in metrics_ports)
+    text = re.sub(r"mneme:\d+", targets, text)
     (folder / "prometheus.yml").write_text(text)
     return folder / "prometheus.yml"
 
@@ -128,6 +132,7 @@ def check_queries(prometheus: Prometheus, start: float) -> None:
     names = set(prometheus.get("label/__name__/values")) | FOREIGN
     tested = "".join(path.read_text() for path in (DEPLOY / "tests").glob("*.yml"))
     fires = set(re.findall(r"- labels: 'ALERTS\{alertname=\"(\w+)\", alertstate=\"firing\"", tested))
+    fires |= set(re.findall(r"alertname: (\w+)\n +exp_alerts:\n", tested))
     rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
     for rule in rules:
         name = rule["name"]
@@ -164,34 +169,37 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        model, server_log, prometheus_log = (
-            folder / each for each in ("tiny-model", "server.log", "prometheus.log")
-        )
-        subprocess.run(
-            [arguments.bin_dir / "mneme-make-model", "--shape", "tiny", "--out", model],
-            check=True,
-            capture_output=True,
-        )
+        prometheus_log = folder / "prometheus.log"
         certificate, key = make_certificate(folder)
-        grpc_port, metrics_port, own_port = free_port(), free_port(), free_port()
-        server = stack.enter_context(
-            running(
-                [
-                    arguments.bin_dir / "mneme-server",
-                    *("--model", model, "--max-sessions", "24", "--metrics-compat", "vllm"),
-                    *("--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)),
-                    *("--ssl-certfile", certificate, "--ssl-keyfile", key),
-                ],
-                server_log,
+        own_port, servers = free_port(), []
+        for shape in SHAPES:
+            model, server_log = folder / shape, folder / f"{shape}.log"
+            subprocess.run(
+                [arguments.bin_dir / "mneme-make-model", "--shape", shape, "--out", model],
+                check=True,
+                capture_output=True,
             )
-        )
-        metrics_url = f"http://127.0.0.1:{metrics_port}/metrics"
-        wait_for(metrics_url, server, server_log)
+            grpc_port, metrics_port = free_port(), free_port()
+            server = stack.enter_context(
+                running(
+                    [
+                        arguments.bin_dir / "mneme-server",
+                        *("--model", model, "--max-sessions", "24", "--metrics-compat", "vllm"),
+                        *("--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)),
+                        *("--ssl-certfile", certificate, "--ssl-keyfile", key),
+                        *("--http-port", "0", "--session-dir", folder / f"{shape}-sessions"),
+                        *("--host-state-memory", "4MiB", "--prefix-cache-memory", "4MiB"),
+                    ],
+                    server_log,
+                )
+            )
+            servers.append((grpc_port, metrics_port))
+            wait_for(f"http://127.0.0.1:{metrics_port}/metrics", server, server_log)
         own = stack.enter_context(
             running(
                 [
                     "prometheus",
-                    f"--config.file={prometheus_files(folder, metrics_port)}",
+                    f"--config.file={prometheus_files(folder, [port for _, port in servers])}",
                     f"--storage.tsdb.path={folder / 'tsdb'}",
                     f"--web.listen-address=127.0.0.1:{own_port}",
                 ],
@@ -201,16 +209,18 @@ def main() -> int:
         url = f"http://127.0.0.1:{own_port}"
         wait_for(f"{url}/-/ready", own, prometheus_log)
         start = time.time()
-        load = Load(f"127.0.0.1:{grpc_port}", mneme.tls_credentials(certificate))
+        credentials = mneme.tls_credentials(certificate)
+        loads = [Load(f"127.0.0.1:{port}", credentials) for port, _ in servers]
         time.sleep(arguments.seconds)
-        load.stop()
-        print(f"        {load.completed} requests of the load were answered")
+        for load in loads:
+            load.stop()
+        print(f"        {sum(load.completed for load in loads)} requests of the load were answered")
         time.sleep(2)  # for the last scrape and the rules over it
 
         prometheus = Prometheus(url)
         check_targets(prometheus)
         check_queries(prometheus, start)
-        text = wait_for(metrics_url, server, server_log)
+        text = wait_for(f"http://127.0.0.1:{servers[0][1]}/metrics", server, server_log)
         # promtool does not like the names of vLLM.
         own_text = "".join(
             line for line in text.splitlines(keepends=True) if not re.search(r"\bvllm:", line)

@@ -18,6 +18,7 @@ class Load:
         self._errors: list[BaseException] = []
         self.completed = 0
         work = [self._converse, self._converse, self._fan_out, self._be_wrong, self._leave]
+        work += [self._come_back]
         self._threads = [
             threading.Thread(target=self._run, args=(each, random.Random(seed + i), i))
             for i, each in enumerate(work)
@@ -58,6 +59,11 @@ class Load:
         client.generate([5, 6], session=fork.name, max_tokens=8)
         client.sessions.delete(fork.name)
         client.sessions.delete(name)
+
+    def _come_back(self, client, rng, name) -> None:
+        """More sessions than there are places: they are parked, and stored, and come back."""
+        client.generate([9], session=f"resting-{rng.randrange(100)}", max_tokens=2)
+        self.completed += 1
 
     def _fan_out(self, client, rng, name) -> None:
         """Several answers to one prompt; an answer that a token ends; a repeated request."""

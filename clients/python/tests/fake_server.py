@@ -136,9 +136,14 @@ class FakeServer:
     def Generate(self, request: Any, context: Any) -> Any:
         yield from self._next(request, context)
 
-    Chat = Generate
+    Chat = Export = Generate
+
+    def Import(self, requests: Any, context: Any) -> Any:
+        return self._next(list(requests), context)
+
     Classify = Tokenize = Detokenize = GetInfo = _next
     Create = Get = List = Fork = Delete = InspectMemory = ForgetSegments = _next
+    Rewind = CreateCheckpoint = ListCheckpoints = DeleteCheckpoint = _next
 
 
 def session(name: str, position: int = 0, ttl_ms: int = -1, **more: Any) -> sessions_pb2.Session:

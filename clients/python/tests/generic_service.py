@@ -15,17 +15,17 @@ def add_service(server: grpc.Server, servicer: Any, module: Any, name: str) -> N
     service = module.DESCRIPTOR.services_by_name[name]
     proto = descriptor_pb2.ServiceDescriptorProto()
     service.CopyToProto(proto)  # of old releases' descriptors alone it tells which methods stream
-    streaming = {method.name for method in proto.method if method.server_streaming}
+    streams = {m.name: (m.client_streaming, m.server_streaming) for m in proto.method}
+    handler_of = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+    }
     handlers = {}
     for method in service.methods:
         if not hasattr(servicer, method.name):
             continue
-        kind = (
-            grpc.unary_stream_rpc_method_handler
-            if method.name in streaming
-            else grpc.unary_unary_rpc_method_handler
-        )
-        handlers[method.name] = kind(
+        handlers[method.name] = handler_of[streams[method.name]](
             getattr(servicer, method.name),
             request_deserializer=message_class(method.input_type.full_name).FromString,
             response_serializer=message_class(method.output_type.full_name).SerializeToString,

@@ -197,6 +197,18 @@ def test_sessions_and_the_rest(server):
         assert chat.position == 7
         server.says(session("t", 7))
         assert (await chat.fork("t")).position == 7
+        server.says(sessions_pb2.Checkpoint(name="c", position=7))
+        checkpoint = await chat.checkpoint("c")
+        made = sessions_pb2.Checkpoint(name="c", position=7)
+        server.says(sessions_pb2.ListCheckpointsResponse(checkpoints=[made]))
+        assert await chat.checkpoints() == (checkpoint,)
+        server.says(session("s", 4))
+        assert (await chat.rewind(4)).position == chat.position == 4
+        server.says(session("u", 4))
+        assert (await chat.fork("u", at="c")).position == 4
+        assert server.requests[-1].checkpoint == "c"
+        server.says(sessions_pb2.DeleteCheckpointResponse())
+        await client.sessions.delete_checkpoint("s", "c")
         server.says(session("s", 7))
         assert (await chat.info()).position == 7
         server.says(sessions_pb2.DeleteSessionResponse())

@@ -19,6 +19,7 @@ NO_RETRY = {"retry": None}
         ("FAILED_PRECONDITION", "SESSION_BUSY", mneme.SessionBusy),
         ("FAILED_PRECONDITION", "OTHER", mneme.FailedPrecondition),
         ("ABORTED", "POSITION_MISMATCH", mneme.PositionMismatch),
+        ("RESOURCE_EXHAUSTED", "KEY_STORAGE_LIMIT", mneme.StorageLimit),
         ("ABORTED", "IDEMPOTENCY_KEY_RUNNING", mneme.RequestInProgress),
         ("ABORTED", "IDEMPOTENCY_KEY_BROKEN_OFF", mneme.RequestBroken),
         ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE", mneme.ResourceExhausted),

@@ -21,6 +21,7 @@ from mneme.requests import (
     Duration,
     GenerateOptions,
     Messages,
+    Place,
     Prompt,
     RequestOptions,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Duration",
     "GenerateOptions",
     "Messages",
+    "Place",
     "Prompt",
     "RequestOptions",
     "RetryPolicy",

@@ -116,6 +116,27 @@ class Methods:
         self.fork_session = unary(
             sessions, "Fork", sessions_pb2.ForkSessionRequest, sessions_pb2.Session
         )
+        self.rewind_session = unary(
+            sessions, "Rewind", sessions_pb2.RewindSessionRequest, sessions_pb2.Session
+        )
+        self.create_checkpoint = unary(
+            sessions,
+            "CreateCheckpoint",
+            sessions_pb2.CreateCheckpointRequest,
+            sessions_pb2.Checkpoint,
+        )
+        self.list_checkpoints = unary(
+            sessions,
+            "ListCheckpoints",
+            sessions_pb2.ListCheckpointsRequest,
+            sessions_pb2.ListCheckpointsResponse,
+        )
+        self.delete_checkpoint = unary(
+            sessions,
+            "DeleteCheckpoint",
+            sessions_pb2.DeleteCheckpointRequest,
+            sessions_pb2.DeleteCheckpointResponse,
+        )
         self.delete_session = unary(
             sessions,
             "Delete",
@@ -133,6 +154,22 @@ class Methods:
             "ForgetSegments",
             memory_pb2.ForgetSegmentsRequest,
             memory_pb2.ForgetSegmentsResponse,
+        )
+        self.export_session = partial(
+            channel.unary_stream(
+                f"/{sessions}/Export",
+                request_serializer=sessions_pb2.ExportSessionRequest.SerializeToString,
+                response_deserializer=sessions_pb2.ExportSessionResponse.FromString,
+            ),
+            metadata=tuple(metadata),
+        )
+        self.import_session = partial(
+            channel.stream_unary(
+                f"/{sessions}/Import",
+                request_serializer=sessions_pb2.ImportSessionRequest.SerializeToString,
+                response_deserializer=sessions_pb2.ImportSessionResponse.FromString,
+            ),
+            metadata=tuple(metadata),
         )
         self.check_health = unary(
             "grpc.health.v1.Health", "Check", HealthCheckRequest, HealthCheckResponse

@@ -23,7 +23,7 @@ from mneme.calls import (
     start,
 )
 from mneme.channel import ChannelOptions, Methods, channel_options, key_metadata
-from mneme.errors import MnemeError
+from mneme.errors import MnemeError, error_from_call
 from mneme.memory import (
     ContiguityView,
     EdgesView,
@@ -36,7 +36,9 @@ from mneme.memory import (
     memory_report_of,
 )
 from mneme.messages import (
+    checkpoint_of,
     classifications_of,
+    imported_session_of,
     info_of,
     session_info_of,
     session_page_of,
@@ -48,6 +50,7 @@ from mneme.requests import (
     Duration,
     GenerateOptions,
     Messages,
+    Place,
     Prompt,
     RequestOptions,
     chat_request,
@@ -57,15 +60,19 @@ from mneme.requests import (
     fork_session_request,
     generate_request,
     list_sessions_request,
+    rewind_session_request,
     tokenize_request,
 )
 from mneme.retry import RetryPolicy
 from mneme.rpc import HealthCheckRequest
+from mneme.session_file import FileContents, FilePath, Incoming, NewFile, import_requests
 from mneme.types import (
+    Checkpoint,
     Classification,
     Completion,
     Event,
     Finished,
+    ImportedSession,
     Info,
     ServingStatus,
     SessionInfo,
@@ -196,14 +203,33 @@ class Session(SessionBase):
         request = generate_request(prompt, self.name, self._begin(options))
         return self._client._stream("generate", request, options, self._follow)
 
-    def fork(self, name: str = "", *, ttl: Optional[Duration] = None) -> Session:
-        """A second session that remembers the same; "": the server chooses its name."""
-        copy = self._client.sessions.fork(self.name, name, ttl=ttl)
+    def fork(
+        self, name: str = "", *, at: Optional[Place] = None, ttl: Optional[Duration] = None
+    ) -> Session:
+        """A second session that remembers the same; "": the server chooses its name.
+
+        `at`: what this one remembered there, as `rewind` says.
+        """
+        copy = self._client.sessions.fork(self.name, name, at=at, ttl=ttl)
         forked = Session(
             self._client, copy.name, exclusive=self._exclusive, must_exist=self._must_exist
         )
         forked.position = copy.position
         return forked
+
+    def checkpoint(self, name: str = "") -> Checkpoint:
+        """Names the place where it stands; "": the server chooses the name."""
+        return self._client.sessions.create_checkpoint(self.name, name)
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """All of its checkpoints, in order of names."""
+        return self._client.sessions.list_checkpoints(self.name)
+
+    def rewind(self, to: Place) -> SessionInfo:
+        """Goes back: to a checkpoint, by its name, or to a position. What came later is gone."""
+        info = self._client.sessions.rewind(self.name, to)
+        self.position = info.position
+        return info
 
     def delete(self) -> None:
         """Forgets the conversation."""
@@ -226,6 +252,10 @@ class Session(SessionBase):
     def forget_segments(self, first: int, end: int) -> ForgottenEngrams:
         """Deletes the engrams that were made of segments [first, end) of the conversation."""
         return self._client.sessions.forget_segments(self.name, first, end)
+
+    def export_file(self, path: FilePath, *, overwrite: bool = False) -> int:
+        """Writes it to a file, from which `client.sessions.import_file` makes a session."""
+        return self._client.sessions.export_file(self.name, path, overwrite=overwrite)
 
     def info(self) -> SessionInfo:
         """How the server sees it."""
@@ -267,15 +297,81 @@ class Sessions:
         request = list_sessions_request(prefix, page_size, page_token)
         return session_page_of(self._client._unary("list_sessions", request))
 
-    def fork(self, source: str, target: str = "", *, ttl: Optional[Duration] = None) -> SessionInfo:
-        """Copies a session; "": the server chooses the copy's name."""
-        request = fork_session_request(source, target, ttl)
+    def fork(
+        self,
+        source: str,
+        target: str = "",
+        *,
+        at: Optional[Place] = None,
+        ttl: Optional[Duration] = None,
+    ) -> SessionInfo:
+        """Copies a session; "": the server chooses the copy's name.
+
+        `at`: as it was there, as `rewind` says.
+        """
+        request = fork_session_request(source, target, ttl, at)
         return session_info_of(self._client._unary("fork_session", request, repeatable=False))
+
+    def rewind(self, name: str, to: Place) -> SessionInfo:
+        """Takes a session of a server that stores them back to where it was.
+
+        `to`: the name of a checkpoint, or a position, that is, how many tokens of the conversation
+        stay. What came later is gone. Where the session stood there at the end of a request, it is
+        what it was then, and its last token may be pending (`SessionInfo.has_pending_token`):
+        an empty prompt goes on from there. Elsewhere all of these tokens have been fed.
+        """
+        request = rewind_session_request(name, to)
+        return session_info_of(self._client._unary("rewind_session", request, repeatable=False))
+
+    def create_checkpoint(self, session: str, name: str = "") -> Checkpoint:
+        """Names the place where a session stands; "": the server chooses the name."""
+        request = sessions_pb2.CreateCheckpointRequest(session=session, name=name)
+        return checkpoint_of(self._client._unary("create_checkpoint", request, repeatable=False))
+
+    def list_checkpoints(self, session: str) -> tuple[Checkpoint, ...]:
+        """All checkpoints of a session, in order of names."""
+        request = sessions_pb2.ListCheckpointsRequest(session=session)
+        response = self._client._unary("list_checkpoints", request)
+        return tuple(checkpoint_of(m) for m in response.checkpoints)
+
+    def delete_checkpoint(self, session: str, name: str) -> None:
+        """Forgets a checkpoint; its position can be gone back to still, while the log has it."""
+        request = sessions_pb2.DeleteCheckpointRequest(session=session, name=name)
+        self._client._unary("delete_checkpoint", request, repeatable=False)
 
     def delete(self, name: str) -> None:
         """Forgets a session."""
         request = sessions_pb2.DeleteSessionRequest(name=name)
         self._client._unary("delete_session", request, repeatable=False)
+
+    def export_file(self, name: str, path: FilePath, *, overwrite: bool = False) -> int:
+        """Writes the session to a file, from which another server may go on; returns its size.
+
+        The file holds the memory of the conversation in clear. It is a safetensors file, written
+        whole or not at all, for its owner alone to read; FileExistsError if there is one already,
+        unless `overwrite`.
+        """
+        file = NewFile(path, overwrite)
+        try:
+            for piece in self._client._export(name):
+                file.write(piece)
+            return file.finish()
+        finally:
+            file.close()
+
+    def export_bytes(self, name: str) -> bytes:
+        """What `export_file` writes."""
+        return b"".join(self._client._export(name))
+
+    def import_file(
+        self, file: FileContents, name: str = "", *, ttl: Optional[Duration] = None
+    ) -> ImportedSession:
+        """Makes a session of a file, here or elsewhere; "": the server chooses its name.
+
+        `file`: the path of a file that `export_file` wrote, or its bytes. The model has to be the
+        same; device and state dtype need not be.
+        """
+        return imported_session_of(self._client._import(import_requests(file, name, ttl)))
 
     def inspect_memory(
         self,
@@ -493,6 +589,30 @@ class Client(ClientBase):
                 if delay is None:
                     raise
             time.sleep(delay)
+
+    def _export(self, name: str) -> Iterator[bytes]:
+        request = sessions_pb2.ExportSessionRequest(name=name)
+        incoming = Incoming()
+        call = start(self._methods.export_session, request, timeout=self._timeout)
+        try:
+            for response in call:
+                yield incoming.take(response)
+        except grpc.RpcError as rpc_error:
+            raise error_from_call(rpc_error) from rpc_error
+        finally:
+            call.cancel()
+        incoming.finish()
+
+    def _import(
+        self, requests: Iterator[sessions_pb2.ImportSessionRequest]
+    ) -> sessions_pb2.ImportSessionResponse:
+        try:
+            answer: sessions_pb2.ImportSessionResponse = start(
+                self._methods.import_session, requests, timeout=self._timeout
+            )
+        except grpc.RpcError as rpc_error:
+            raise error_from_call(rpc_error) from rpc_error
+        return answer
 
     def _stream(
         self,

@@ -42,6 +42,7 @@ __all__ = [
     "SessionBusy",
     "SessionExists",
     "SessionNotFound",
+    "StorageLimit",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
@@ -175,6 +176,13 @@ class ResourceExhausted(MnemeError):
     """A limit was hit, such as the size of a message. Repeating the same request is of no use."""
 
 
+class StorageLimit(ResourceExhausted):
+    """The key's sessions have as many bytes stored as they may; the session is as it was before.
+
+    The message says how many it has and may have. Deleting sessions helps, time does not.
+    """
+
+
 class Overloaded(ResourceExhausted):
     """The queue is full, or no more sessions fit. Worth repeating after `retry_after` seconds."""
 
@@ -226,6 +234,7 @@ _BY_REASON: Mapping[str, type[MnemeError]] = {
     "NO_CHAT_TEMPLATE": NoChatTemplate,
     "HISTORY_MISMATCH": HistoryMismatch,
     "POSITION_MISMATCH": PositionMismatch,
+    "KEY_STORAGE_LIMIT": StorageLimit,
     "IDEMPOTENCY_KEY_RUNNING": RequestInProgress,
     "IDEMPOTENCY_KEY_BROKEN_OFF": RequestBroken,
 }

@@ -26,7 +26,9 @@ __all__ = [
     "HistogramQuantity",
     "HistogramView",
     "MemoryReport",
+    "MemorySource",
     "MemorySummary",
+    "MemoryUse",
     "SegmentRange",
 ]
 
@@ -212,6 +214,28 @@ class ForgottenEngrams:
     long_term: int
 
 
+@dataclass(frozen=True)
+class MemorySource:
+    """A segment of the conversation that an answer drew on."""
+
+    segment: SegmentRange
+    kind: EngramKind
+    """Where its engrams were when they were recalled."""
+    engrams: int
+    """Recalled of this segment."""
+    weight: float
+    """Share of the attention to recalled engrams that went to these; all of them add up to 1."""
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What an answer drew on, the largest weight first."""
+
+    sources: tuple[MemorySource, ...]
+    evictions: int
+    """Engrams that the session lost since its birth before their lifespan was over."""
+
+
 def inspect_memory_request(
     name: str,
     engrams: Optional[EngramsView],
@@ -245,6 +269,10 @@ def inspect_memory_request(
     return request
 
 
+def _segment(m: memory_pb2.SegmentRange) -> SegmentRange:
+    return SegmentRange(m.segment, m.first_token, m.end_token)
+
+
 def _engram(m: memory_pb2.Engram) -> Engram:
     return Engram(
         birth=m.birth,
@@ -255,7 +283,7 @@ def _engram(m: memory_pb2.Engram) -> Engram:
         last_gain=m.last_gain,
         norm=m.norm,
         recalled=m.recalled,
-        source=SegmentRange(m.source.segment, m.source.first_token, m.source.end_token),
+        source=_segment(m.source),
     )
 
 
@@ -292,3 +320,14 @@ def memory_report_of(m: memory_pb2.InspectMemoryResponse) -> MemoryReport:
 def forgotten_engrams_of(m: memory_pb2.ForgetSegmentsResponse) -> ForgottenEngrams:
     """What was deleted, from its message."""
     return ForgottenEngrams(m.working, m.short_term, m.long_term)
+
+
+def memory_use_of(m: memory_pb2.MemoryUse) -> MemoryUse:
+    """What an answer drew on, from its message."""
+    return MemoryUse(
+        tuple(
+            MemorySource(_segment(s.segment), EngramKind(s.kind), s.engrams, s.weight)
+            for s in m.sources
+        ),
+        m.evictions,
+    )

@@ -8,18 +8,19 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from mneme.memory import memory_use_of
 from mneme.types import (
     Capacity,
+    Checkpoint,
     Chunk,
     Classification,
     Event,
     Finished,
     FinishReason,
     Histogram,
+    ImportedSession,
     Info,
     Limits,
-    MemorySource,
-    MemoryUse,
     ModelDescription,
     ServerInfo,
     ServerState,
@@ -34,7 +35,14 @@ from mneme.types import (
     TopLogprob,
     Usage,
 )
-from mneme.v1 import inference_pb2, memory_pb2, sessions_pb2
+from mneme.v1 import inference_pb2, sessions_pb2
+
+_RESIDENCIES = {
+    sessions_pb2.RESIDENCY_HOST: "host",
+    sessions_pb2.RESIDENCY_STORE: "store",
+    sessions_pb2.RESIDENCY_LOST: "lost",
+}
+_DURABILITIES = {sessions_pb2.DURABILITY_TURN: "turn", sessions_pb2.DURABILITY_NONE: "none"}
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -74,23 +82,8 @@ def _chunk(m: inference_pb2.Output) -> Chunk:
 
 
 def _started(m: inference_pb2.Started) -> Started:
-    return Started(m.request_id, m.seed, m.resumed_tokens, m.prompt_tokens)
-
-
-def _memory_use(m: memory_pb2.MemoryUse) -> MemoryUse:
-    return MemoryUse(
-        sources=tuple(
-            MemorySource(
-                source.segment.segment,
-                source.segment.first_token,
-                source.segment.end_token,
-                memory_pb2.EngramKind.Name(source.kind).removeprefix("ENGRAM_KIND_").lower(),
-                source.engrams,
-                source.weight,
-            )
-            for source in m.sources
-        ),
-        evictions=m.evictions,
+    return Started(
+        m.request_id, m.seed, m.resumed_tokens, m.prompt_tokens, cached_tokens=m.cached_tokens
     )
 
 
@@ -104,7 +97,10 @@ def _finished(m: inference_pb2.Finished) -> Finished:
             usage.fed_tokens,
             usage.surprise if usage.HasField("surprise") else None,
             usage.memory_evicted,
-            _memory_use(usage.memory_use) if usage.HasField("memory_use") else None,
+            memory_use_of(usage.memory_use) if usage.HasField("memory_use") else None,
+            usage.cached_tokens,
+            usage.replayed_tokens,
+            usage.rewound_from,
         ),
         timings=Timings(timings.queue_ms, timings.prefill_ms, timings.decode_ms),
         session=(
@@ -142,7 +138,28 @@ def session_info_of(m: sessions_pb2.Session) -> SessionInfo:
         state_bytes=m.state_bytes,
         max_context=m.max_context,
         context_full=m.context_full,
-        residency="host" if m.residency == sessions_pb2.RESIDENCY_HOST else "device",
+        residency=_RESIDENCIES.get(m.residency, "device"),
+        durability=_DURABILITIES.get(m.durability),
+    )
+
+
+def checkpoint_of(m: sessions_pb2.Checkpoint) -> Checkpoint:
+    """A checkpoint from its message."""
+    return Checkpoint(
+        name=m.name,
+        position=m.position,
+        has_pending_token=m.has_pending_token,
+        create_time=_time(m.create_time),
+    )
+
+
+def imported_session_of(m: sessions_pb2.ImportSessionResponse) -> ImportedSession:
+    """An imported session from its message."""
+    return ImportedSession(
+        session=session_info_of(m.session),
+        file_state_dtype=m.file_state_dtype,
+        state_dtype=m.state_dtype,
+        rounded_tensors=m.rounded_tensors,
     )
 
 

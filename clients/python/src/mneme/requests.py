@@ -22,12 +22,16 @@ __all__ = [
     "Duration",
     "GenerateOptions",
     "Messages",
+    "Place",
     "Prompt",
     "RequestOptions",
 ]
 
 Prompt = Union[str, Sequence[int], None]
 """Text, token ids, or None to go on from a session's pending token."""
+
+Place = Union[int, str]
+"""In a session's past: a position, or the name of a checkpoint."""
 
 Duration = Union[float, timedelta]
 """Seconds; math.inf means never or no limit."""
@@ -92,9 +96,24 @@ class RequestOptions(TypedDict, total=False):
     remembered."""
     create_if_missing: Optional[bool]
     """False: the same as `must_exist`."""
+    replace_lost: Optional[bool]
+    """A session that was lost (DataLoss, SESSION_LOST) is begun anew."""
+    remember: Optional[bool]
+    """False: the answer is given in a copy of the session, which stays as it is."""
+    durability: Optional[str]
+    """How a session that this request creates is stored, where the server stores sessions: "turn"
+    (an answer ends when what it did to the session is on the disk) or "none"."""
     ttl: Optional[Duration]
     """Idle time after which the session is deleted, whether this request created it or not."""
     expected_position: Optional[int]
+
+    # Its prompt's beginning, which others may have been fed (--prefix-cache-memory).
+    bypass_prefix_cache: Optional[bool]
+    """Compute the whole prompt, and keep nothing of it for others."""
+    cache_salt: Optional[str]
+    """Share with requests of the same salt alone."""
+    cache_marks: Optional[Sequence[int]]
+    """Tokens of the prompt behind which a state is worth keeping."""
 
     # The request itself.
     idempotency_key: Optional[str]
@@ -124,11 +143,30 @@ class ChatOptions(RequestOptions, total=False):
     whole_conversation: Optional[bool]
     """The messages are the conversation from its beginning, answers included, rather than what is
     new: the session must have been fed a beginning of it (HistoryMismatch if not)."""
+    on_mismatch: Optional[str]
+    """What becomes of a session that was fed something else than that: "refuse" (HistoryMismatch,
+    the default), "rewind" (it goes back to where they part, unless their first messages differ) or
+    "replace" (it goes back in any case)."""
     template_arguments: Optional[Mapping[str, Any]]
     """Further variables of the chat template, such as {"enable_thinking": False}."""
     add_generation_prompt: Optional[bool]
 
 
+_DURABILITIES = {"turn": sessions_pb2.DURABILITY_TURN, "none": sessions_pb2.DURABILITY_NONE}
+_MISMATCHES = {
+    "refuse": inference_pb2.ON_MISMATCH_REFUSE,
+    "rewind": inference_pb2.ON_MISMATCH_REWIND,
+    "replace": inference_pb2.ON_MISMATCH_REPLACE,
+}
+_SESSION = (
+    "create_if_missing",
+    "must_exist",
+    "replace_lost",
+    "remember",
+    "durability",
+    "ttl",
+    "on_mismatch",
+)
 _SAMPLING = (
     "temperature",
     "top_k",
@@ -247,12 +285,24 @@ def _fill(
             request.session.name = session
         with _filling("session.ttl_ms", given.get("ttl")):
             request.session.ttl_ms = milliseconds(given.get("ttl"))
-        for name in ("create_if_missing", "must_exist"):
+        if "durability" in given:
+            durability = given["durability"]
+            if durability not in _DURABILITIES:
+                raise ValueError(f'durability is {durability!r}, expected "turn" or "none"')
+            request.session.durability = _DURABILITIES[durability]
+        if "on_mismatch" in given:
+            if given["on_mismatch"] not in _MISMATCHES:
+                raise ValueError(
+                    f"on_mismatch is {given['on_mismatch']!r}, "
+                    'expected "refuse", "rewind" or "replace"'
+                )
+            request.session.on_mismatch = _MISMATCHES[given["on_mismatch"]]
+        for name in ("create_if_missing", "must_exist", "replace_lost", "remember"):
             if name in given:
                 with _filling(f"session.{name}", given[name]):
                     setattr(request.session, name, given[name])
     else:
-        for name in ("create_if_missing", "must_exist", "ttl"):
+        for name in _SESSION:
             if name in given:
                 raise TypeError(f"{name} needs the name of a session")
 
@@ -266,6 +316,13 @@ def _fill(
             if name in given:
                 with _filling(path + name, given[name]):
                     setattr(message, name, given[name])
+    for option, field in (("bypass_prefix_cache", "bypass"), ("cache_salt", "salt")):
+        if option in given:
+            with _filling(f"prefix_cache.{field}", given[option]):
+                setattr(request.prefix_cache, field, given[option])
+    if "cache_marks" in given:
+        with _filling("prefix_cache.marks", given["cache_marks"]):
+            request.prefix_cache.marks.extend(given["cache_marks"])
     with _filling("sampling.logit_bias", given.get("logit_bias")):
         for token, bias in given.get("logit_bias", {}).items():
             request.sampling.logit_bias[token] = bias
@@ -359,9 +416,21 @@ def list_sessions_request(
 
 
 def fork_session_request(
-    source: str, target: str, ttl: Optional[Duration]
+    source: str, target: str, ttl: Optional[Duration], at: Optional[Place]
 ) -> sessions_pb2.ForkSessionRequest:
     """The message for a call of `sessions.fork`."""
-    return sessions_pb2.ForkSessionRequest(
+    request = sessions_pb2.ForkSessionRequest(
         source_name=source, target_name=target, ttl_ms=milliseconds(ttl)
     )
+    if isinstance(at, str):
+        request.checkpoint = at
+    elif at is not None:
+        request.position = at
+    return request
+
+
+def rewind_session_request(name: str, to: Place) -> sessions_pb2.RewindSessionRequest:
+    """The message for a call of `sessions.rewind`."""
+    if isinstance(to, str):
+        return sessions_pb2.RewindSessionRequest(name=name, checkpoint=to)
+    return sessions_pb2.RewindSessionRequest(name=name, position=to)

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Optional, Union
 
+from mneme.memory import MemoryUse
+
 __all__ = [
     "Capacity",
+    "Checkpoint",
     "Choice",
     "Chunk",
     "Classification",
@@ -22,10 +25,9 @@ __all__ = [
     "FinishReason",
     "Finished",
     "Histogram",
+    "ImportedSession",
     "Info",
     "Limits",
-    "MemorySource",
-    "MemoryUse",
     "ModelDescription",
     "ServerInfo",
     "ServerState",
@@ -95,31 +97,6 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True)
-class MemorySource:
-    """A segment of the conversation that an answer drew on."""
-
-    segment: int
-    first_token: int
-    """Positions in the conversation: of the segment's first token, and behind its last one."""
-    end_token: int
-    kind: str
-    """"short_term" or "long_term": where its engrams were when they were recalled."""
-    engrams: int
-    """Recalled of this segment."""
-    weight: float
-    """Share of the attention to recalled engrams that went to these; all of them add up to 1."""
-
-
-@dataclass(frozen=True)
-class MemoryUse:
-    """What an answer drew on, the largest weight first."""
-
-    sources: tuple[MemorySource, ...]
-    evictions: int
-    """Engrams that the session lost since its birth before their lifespan was over."""
-
-
-@dataclass(frozen=True)
 class Usage:
     """Token counts of a request."""
 
@@ -138,6 +115,14 @@ class Usage:
     """The session had more to remember than it has room for, at some time since its birth."""
     memory_use: Optional[MemoryUse] = None
     """What the answer drew on. None unless asked for."""
+    cached_tokens: int = 0
+    """Of the prompt, not counted in `prompt_tokens`: its beginning, which the server had kept of
+    another prompt."""
+    replayed_tokens: int = 0
+    """Of the resumed ones: fed again from the session's log, as it came from the server's store."""
+    rewound_from: int = 0
+    """The position of the session before it went back for this request (`on_mismatch`); 0: it did
+    not."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +154,8 @@ class Started:
     """Tokens that were already in the session's memory."""
     prompt_tokens: int
     text: str = ""
+    cached_tokens: int = 0
+    """As in Usage."""
 
 
 @dataclass(frozen=True)
@@ -310,7 +297,34 @@ class SessionInfo:
     context_full: bool = False
     """Whether it was fed as many: it can still be read and forked, and not go on."""
     residency: str = "device"
-    """Where its state is: "device", or "host" while it is parked in memory of the host."""
+    """Where its state is: "device", "host" while it is parked in memory of the host, "store" while
+    it is in the server's store, or "lost"."""
+    durability: Optional[str] = None
+    """How the server stores it: "turn" or "none"; None: it ends with the server."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A place in a session's past, which it can go back to."""
+
+    name: str
+    position: int
+    """Of the session there, as in `SessionInfo`."""
+    has_pending_token: bool
+    create_time: datetime
+
+
+@dataclass(frozen=True)
+class ImportedSession:
+    """A session that was made of a file."""
+
+    session: SessionInfo
+    file_state_dtype: str
+    """How its memories were stored where it comes from: "f32", "f16" or "int8"."""
+    state_dtype: str
+    """How they are stored here."""
+    rounded_tensors: int
+    """Tensors of its state with numbers that had to be rounded; 0: nothing was lost."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,89 @@
+#include "clients/cli/session_file.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/human_bytes.h"
+#include "base/status_macros.h"
+#include "clients/cli/command.h"
+#include "clients/cli/new_file.h"
+#include "clients/cli/session_lines.h"
+
+namespace mneme::cli {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{1} << 20;
+
+// Returns the bytes written.
+absl::StatusOr<int64_t> WriteFile(Client& client, const std::string& name, const std::string& path,
+                                  bool force) {
+  MNEME_ASSIGN_OR_RETURN(const std::unique_ptr<NewFile> file, NewFile::Create(path, force));
+  int64_t bytes = 0;
+  MNEME_RETURN_IF_ERROR(client.ExportSession(name, [&](const v1::ExportSessionResponse& response) {
+    bytes += static_cast<int64_t>(response.data().size());
+    return file->Write(response.data());
+  }));
+  MNEME_RETURN_IF_ERROR(file->Finish());
+  return bytes;
+}
+
+absl::StatusOr<v1::ImportSessionResponse> SendFile(Client& client, const std::string& path,
+                                                   const std::string& name, int64_t ttl_ms) {
+  const auto unreadable = [&path](int error) {
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot read ", path));
+  };
+  std::error_code error;
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  if (error) return unreadable(error.value());
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return unreadable(errno);
+  v1::ImportSessionRequest first;
+  first.set_name(name);
+  first.set_ttl_ms(ttl_ms);
+  first.set_file_bytes(bytes);
+  return client.ImportSession(std::move(first), [&]() -> absl::StatusOr<std::string> {
+    std::string piece(kPieceBytes, '\0');
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    if (file.bad()) return unreadable(errno);
+    piece.resize(static_cast<size_t>(file.gcount()));
+    return piece;
+  });
+}
+
+}  // namespace
+
+int ExportSession(Client& client, const std::string& name, const std::string& path, bool force,
+                  bool json) {
+  const absl::StatusOr<int64_t> bytes = WriteFile(client, name, path, force);
+  if (!bytes.ok()) return ReportError(bytes.status());
+  if (!json) absl::PrintF("session %s is in %s, %s\n", name, path, HumanBytes(*bytes));
+  return kOk;
+}
+
+int ImportSession(Client& client, const std::string& path, const std::string& name, int64_t ttl_ms,
+                  bool json) {
+  const absl::StatusOr<v1::ImportSessionResponse> imported = SendFile(client, path, name, ttl_ms);
+  if (!imported.ok()) return ReportError(imported.status());
+  if (json) {
+    WriteOut(absl::StrCat(ToJson(*imported), "\n"));
+    return kOk;
+  }
+  PrintSessionHeader(/*owners=*/false);
+  PrintSession(imported->session(), /*json=*/false, /*owners=*/false);
+  if (imported->rounded_tensors() > 0) {
+    absl::PrintF("its state was kept as %s and is now as %s: %d tensors were rounded\n",
+                 imported->file_state_dtype(), imported->state_dtype(),
+                 imported->rounded_tensors());
+  }
+  return kOk;
+}
+
+}  // namespace mneme::cli
