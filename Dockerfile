@@ -60,6 +60,8 @@ LABEL org.opencontainers.image.title="Mneme" \
 # --insecure: a container that nobody configured ends with a line that says so.
 ENV MNEME_HOST=0.0.0.0
 EXPOSE 8000 50051
+# For MNEME_SESSION_DIR=/sessions/store: a volume there begins with this owner.
+RUN install -d -o 65532 -g 65532 -m 0700 /sessions
 VOLUME /models
 WORKDIR /models
 USER 65532:65532

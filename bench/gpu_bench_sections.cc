@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "bench/bench_stream.h"
 #include "bench/sample_statistics.h"
@@ -28,26 +30,42 @@ Request MakeRequest(const BenchEngine& bench, int seed, int prompt, int tokens, 
 
 using Streams = std::vector<std::unique_ptr<BenchStream>>;
 
-// `spread`: prompts are so much longer from the first one to behind the last one.
 absl::StatusOr<Streams> StartStreams(BenchEngine& bench, int count, int prompt, int tokens,
-                                     bool sampled, int spread = 0) {
+                                     bool sampled) {
   Streams streams;
   for (int i = 0; i < count; ++i) {
-    const int length = prompt + i * spread / count;
     MNEME_ASSIGN_OR_RETURN(
         auto stream,
-        BenchStream::Submit(*bench.engine, MakeRequest(bench, i, length, tokens, sampled)));
+        BenchStream::Submit(*bench.engine, MakeRequest(bench, i, prompt, tokens, sampled)));
     streams.push_back(std::move(stream));
   }
   return streams;
 }
 
-// Of models whose sessions have segments: with full memories, each in a phase of its own. They go
-// on until they are cancelled.
+// Streams of models whose sessions have segments: with full memories, each in a phase of its own.
+// They go on until they are cancelled. All prompts come first: one beside rows that decode waits
+// for them.
 absl::StatusOr<Streams> StartFull(BenchEngine& bench, int count, bool sampled) {
   const int segment = bench.engine->model_info().segment;
-  MNEME_ASSIGN_OR_RETURN(Streams streams, StartStreams(bench, count, kFullMemory * segment,
-                                                       /*tokens=*/1 << 20, sampled, segment));
+  const auto session = [](int i) { return SessionKey{.name = absl::StrCat("full-", i)}; };
+  // Those of the run before have been cancelled.
+  while (bench.engine->stats().sessions.value() > 0) absl::SleepFor(absl::Milliseconds(1));
+  Streams prompts, streams;
+  for (int i = 0; i < count; ++i) {
+    Request request = MakeRequest(bench, i, kFullMemory * segment + i * segment / count,
+                                  /*tokens=*/1, sampled);
+    request.session = session(i);
+    MNEME_ASSIGN_OR_RETURN(auto stream, BenchStream::Submit(*bench.engine, std::move(request)));
+    prompts.push_back(std::move(stream));
+  }
+  for (const auto& prompt : prompts) MNEME_RETURN_IF_ERROR(prompt->AwaitEnd());
+  for (int i = 0; i < count; ++i) {
+    Request request = MakeRequest(bench, count + i, /*prompt=*/1, /*tokens=*/1 << 20, sampled);
+    request.session = session(i);
+    request.session_ttl = absl::Milliseconds(1);  // once it is cancelled
+    MNEME_ASSIGN_OR_RETURN(auto stream, BenchStream::Submit(*bench.engine, std::move(request)));
+    streams.push_back(std::move(stream));
+  }
   for (const auto& stream : streams) stream->AwaitTokens(kWarmUp);
   return streams;
 }

@@ -47,7 +47,7 @@ std::unique_ptr<SessionStore> OpenStore(FileSystem& files, const std::string& fo
   return *std::move(store);
 }
 
-// Of 4 KiB, appended to a file of its own.
+// A sync of 4 KiB that were appended to a file of its own.
 double SyncMilliseconds(FileSystem& files, const std::string& path) {
   const RealClock clock;
   const auto file = files.Open(path, OpenMode::kOpenOrCreate);
@@ -105,22 +105,25 @@ void Turns(SessionStore& store, int sessions, int rounds) {
               static_cast<double>(after.commits - before.commits) / turns);
 }
 
+// A store of so many sessions, of a turn each.
+void Fill(FileSystem& files, const std::string& folder, int64_t sessions) {
+  const std::unique_ptr<SessionStore> store = OpenStore(files, folder);
+  for (int64_t i = 0; i < sessions; i += 1000) {
+    std::vector<Change> batch;
+    for (int64_t j = i; j < std::min(i + 1000, sessions); ++j) {
+      const SessionRecord session = {.id = store->NewId(),
+                                     .name = absl::StrCat("conversation-", j)};
+      batch.push_back(CreateSession{session});
+      batch.push_back(NextTurn(session.id, 0));
+    }
+    const absl::Status made = store->Apply(std::move(batch));
+    CHECK(made.ok()) << made.message();
+  }
+}
+
 void Restart(FileSystem& files, const std::string& folder, int64_t sessions) {
   const RealClock clock;
-  {
-    const std::unique_ptr<SessionStore> store = OpenStore(files, folder);
-    for (int64_t i = 0; i < sessions; i += 1000) {
-      std::vector<Change> batch;
-      for (int64_t j = i; j < std::min(i + 1000, sessions); ++j) {
-        const SessionRecord session = {
-            .id = store->NewId(), .owner = "bench", .name = absl::StrCat("conversation-", j)};
-        batch.push_back(CreateSession{session});
-        batch.push_back(NextTurn(session.id, 0));
-      }
-      const absl::Status made = store->Apply(std::move(batch));
-      CHECK(made.ok()) << made.message();
-    }
-  }
+  Fill(files, folder, sessions);
   { OpenStore(files, folder); }  // what the last one left in the WAL is not a restart's to move
   const int64_t before = ResidentBytes();
   const absl::Duration begin = clock.Monotonic();
@@ -147,9 +150,17 @@ int Run(const std::string& folder, int64_t sessions) {
 
 int main(int argc, char** argv) {
   int64_t sessions = 100'000;
-  if (argc < 2 || argc > 3 || (argc == 3 && !absl::SimpleAtoi(argv[2], &sessions))) {
-    std::fprintf(stderr, "usage: store_bench NEW_FOLDER [SESSIONS]\n");
+  const bool only_fills = argc > 1 && argv[1] == std::string("--fill");
+  const std::vector<std::string> words(argv + (only_fills ? 2 : 1), argv + argc);
+  if (words.empty() || words.size() > 2 ||
+      (words.size() == 2 && !absl::SimpleAtoi(words[1], &sessions))) {
+    std::fprintf(stderr,
+                 "usage: store_bench [--fill] NEW_FOLDER [SESSIONS]\n"
+                 "  --fill  makes a store of so many sessions there, and measures nothing\n");
     return 2;
   }
-  return mneme::Run(argv[1], sessions);
+  if (!only_fills) return mneme::Run(words[0], sessions);
+  mneme::PosixFileSystem files;
+  mneme::Fill(files, words[0], sessions);
+  return 0;
 }

@@ -19,23 +19,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
-from mneme import Client
-from mneme.channel import channel_options, key_metadata
-from mneme.v1.descriptors import namespace
+from mneme import (
+    Client,
+    ContiguityView,
+    EdgesView,
+    EngramKind,
+    EngramsView,
+    HistogramQuantity,
+    HistogramView,
+    MemoryReport,
+)
 
 from demo import engram_statistics as statistics
 from demo.engram_statistics import Engram, Moment, Strength
 from demo.report import table
 
-_memory: dict[str, Any] = namespace("mneme/v1/memory.proto")
-_METHOD = "/mneme.v1.Sessions/InspectMemory"
 _PROBE = "Anna's code is 7281."
 MOST_ENGRAMS, MOST_EDGES = 10_000, 20_000  # that the server tells at once
 _KINDS = {
-    _memory["ENGRAM_KIND_WORKING"]: "working",
-    _memory["ENGRAM_KIND_SHORT_TERM"]: "short_term",
-    _memory["ENGRAM_KIND_LONG_TERM"]: "long_term",
+    EngramKind.WORKING: "working",
+    EngramKind.SHORT_TERM: "short_term",
+    EngramKind.LONG_TERM: "long_term",
 }
 
 
@@ -81,13 +85,7 @@ def text_ids(client: Client, options: argparse.Namespace) -> list[int]:
 class Reader:
     """A session that reads, and what is seen of its memory."""
 
-    def __init__(self, client: Client, channel: grpc.Channel):
-        self._inspect = channel.unary_unary(
-            _METHOD,
-            request_serializer=_memory["InspectMemoryRequest"].SerializeToString,
-            response_deserializer=_memory["InspectMemoryResponse"].FromString,
-        )
-        self._metadata = key_metadata(None)
+    def __init__(self, client: Client):
         self._client = client
         self.name = client.sessions.create(f"study-{uuid.uuid4().hex[:8]}").name
         self._session = client.session(self.name)
@@ -99,10 +97,9 @@ class Reader:
         """Forgets the session."""
         self._client.sessions.delete(self.name)
 
-    def look(self, **views: Any) -> Any:
-        """An InspectMemoryResponse with these views, each a dictionary of its fields."""
-        request = _memory["InspectMemoryRequest"](name=self.name, **views)
-        return self._inspect(request, metadata=self._metadata)
+    def look(self, **views: Any) -> MemoryReport:
+        """What there is now, by the views of `inspect_memory`."""
+        return self._session.inspect_memory(**views)
 
     def read(self, ids: Sequence[int]) -> Iterator[Moment]:
         """Reads whole segments; what the memory is like at the end of each one."""
@@ -115,7 +112,7 @@ class Reader:
             self.segments += 1
 
     def _moment(self) -> Moment:
-        seen = self.look(engrams={"limit": MOST_ENGRAMS})
+        seen = self.look(engrams=EngramsView(limit=MOST_ENGRAMS))
         summary = seen.summary
         engrams = tuple(Engram(e.birth, _KINDS[e.kind], e.source.segment, e.recalled) for e in seen.engrams)
         self.origins = {engram.birth: engram.origin for engram in engrams}
@@ -130,14 +127,13 @@ class Reader:
 
     def links(self, limit: int, birth: int | None = None) -> list[Strength]:
         """The strongest links, or those of one engram."""
-        view = {"limit": limit} if birth is None else {"limit": limit, "birth": birth}
-        edges = self.look(edges=view).edges
-        return [Strength(getattr(e, "from"), e.to, e.weight, e.weight_back) for e in edges]
+        edges = self.look(edges=EdgesView(limit=limit, birth=birth)).edges
+        return [Strength(e.origin, e.target, e.weight, e.weight_back) for e in edges]
 
 
-def study(client: Client, channel: grpc.Channel, options: argparse.Namespace) -> dict[str, Any]:
+def study(client: Client, options: argparse.Namespace) -> dict[str, Any]:
     """Everything that is measured."""
-    reader = Reader(client, channel)
+    reader = Reader(client)
     try:
         if reader.segment_tokens == 0:
             raise SystemExit("the model has no segments, and no engrams")
@@ -152,8 +148,8 @@ def study(client: Client, channel: grpc.Channel, options: argparse.Namespace) ->
             if moment.segment in options.graph_at:
                 graphs.append(_graph(reader, moment, options.links))
         last = reader.look(
-            histogram={"quantity": _memory["HistogramView"].QUANTITY_LIFESPAN, "logarithmic": True},
-            contiguity={},
+            histogram=HistogramView(HistogramQuantity.LIFESPAN, logarithmic=True),
+            contiguity=ContiguityView(),
         )
         bins = last.histogram
         result = {
@@ -172,7 +168,7 @@ def study(client: Client, channel: grpc.Channel, options: argparse.Namespace) ->
                 {"distance": b.distance, "mean_weight": b.mean_weight, "pairs": b.pairs}
                 for b in last.contiguity
             ],
-            "lifespans": [{"from": getattr(b, "from"), "to": b.to, "engrams": b.engrams} for b in bins],
+            "lifespans": [{"from": b.low, "to": b.high, "engrams": b.engrams} for b in bins],
             "graphs": graphs,
         }
         if options.twice:
@@ -266,12 +262,9 @@ def _weights(name: str, key: str, bins: Sequence[dict[str, Any]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Reads, prints the tables, and writes what was asked for."""
     options = parse(arguments)
-    with (
-        Client(options.server) as client,
-        grpc.insecure_channel(options.server, options=channel_options(None)) as channel,
-    ):
+    with Client(options.server) as client:
         client.wait_until_ready()
-        result = study(client, channel, options)
+        result = study(client, options)
     print(tables(result))
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
