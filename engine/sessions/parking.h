@@ -186,7 +186,7 @@ class Parking {
   std::set<std::pair<int64_t, Session*>> on_host_;  // parked there, by when they were used last
   // One that is written from the host's memory: the session, as long as that is its state.
   struct Demotion {
-    uint64_t id = 0;  // Session::id
+    StoredStates::Ticket ticket = 0;
     Session* session = nullptr;
     int host_state = -1;
   };
@@ -194,7 +194,7 @@ class Parking {
   absl::Duration no_demotion_until_ = absl::ZeroDuration();
   // Not durable, copied, and on its way to a file.
   struct Writing {
-    uint64_t id = 0;  // Session::id
+    StoredStates::Ticket ticket = 0;
     Session* session = nullptr;
     absl::Duration begun;
   };

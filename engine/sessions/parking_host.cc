@@ -52,14 +52,14 @@ void Parking::MakeRoomOnHost() {
     }
     const int buffer = store_->TakeBuffer();
     if (buffer < 0) return;
-    demotion_ = {static_cast<uint64_t>(oldest->id), oldest, oldest->host_state};
-    store_->WriteParked(*oldest, buffer, host_->Spans(oldest->host_state));
+    demotion_ = {store_->WriteParked(*oldest, buffer, host_->Spans(oldest->host_state)), oldest,
+                 oldest->host_state};
     return;
   }
 }
 
 void Parking::WroteFromHost(const StoredStates::Written& written) {
-  if (!demotion_.has_value() || demotion_->id != written.session) return;
+  if (!demotion_.has_value() || demotion_->ticket != written.ticket) return;
   const Demotion done = *std::exchange(demotion_, std::nullopt);
   if (done.session == nullptr) return host_->Remove(done.host_state);  // it went elsewhere
   const bool durable = written.status.ok();

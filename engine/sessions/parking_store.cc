@@ -51,8 +51,7 @@ void Parking::Copied(Session& session, const Move& move) {
       --leaving_;
       return Stay(session);
     }
-    store_->Write(session, move.buffer);
-    writing_.push_back({static_cast<uint64_t>(session.id), &session, move.begun});
+    writing_.push_back({store_->Write(session, move.buffer), &session, move.begun});
     return;
   }
   store_->Write(session, move.buffer);
@@ -70,7 +69,7 @@ void Parking::Wrote(const StoredStates::Written& written) {
   stored_.push_back(written.key);
   WroteFromHost(written);
   const auto found = std::find_if(writing_.begin(), writing_.end(),
-                                  [&](const Writing& one) { return one.id == written.session; });
+                                  [&](const Writing& one) { return one.ticket == written.ticket; });
   if (found == writing_.end()) return;
   Session& session = *found->session;
   const absl::Duration begun = found->begun;

@@ -122,22 +122,26 @@ StoredStates::WriteJob StoredStates::JobOf(const Session& session) const {
   return job;
 }
 
-void StoredStates::Write(const Session& session, int buffer) {
+StoredStates::Ticket StoredStates::Write(const Session& session, int buffer) {
   WriteJob job = JobOf(session);
   job.buffer = buffer;
-  writing_.insert(job.head.session);
-  absl::MutexLock lock(&mu_);
-  writes_.push_back(std::move(job));
+  return Begin(std::move(job));
 }
 
-void StoredStates::WriteParked(const Session& session, int buffer,
-                               std::vector<std::span<const std::byte>> pieces) {
+StoredStates::Ticket StoredStates::WriteParked(const Session& session, int buffer,
+                                               std::vector<std::span<const std::byte>> pieces) {
   WriteJob job = JobOf(session);
   job.buffer = buffer;
   job.pieces = std::move(pieces);
-  writing_.insert(job.head.session);
+  return Begin(std::move(job));
+}
+
+StoredStates::Ticket StoredStates::Begin(WriteJob job) {
+  const Ticket ticket = job.ticket = ++tickets_;
+  writing_.emplace(ticket, job.head.session);
   absl::MutexLock lock(&mu_);
   writes_.push_back(std::move(job));
+  return ticket;
 }
 
 void StoredStates::WriteAlone(const Session& session, const std::byte* slab, uint64_t snapshot,
@@ -173,8 +177,8 @@ void StoredStates::Settle() {
   }
   for (StoredState& state : arrived) TakeIn(std::move(state));
   for (WriteJob& job : written) {
-    writing_.erase(job.head.session);
-    told_.push_back({std::move(job.key), job.head.session, std::move(job.status)});
+    writing_.erase(job.ticket);
+    told_.push_back({std::move(job.key), job.ticket, std::move(job.status)});
     free_to_save_.push_back(job.buffer);
   }
   if (!written.empty()) Dispatch();

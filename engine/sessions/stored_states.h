@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -74,21 +74,23 @@ class StoredStates {
   int TakeBuffer();
   std::unique_ptr<Transfer> Save(int slot, int64_t tokens, int buffer,
                                  std::function<void()> on_done);
+  // Tells one thing to be written from another: of a session there may be several.
+  using Ticket = int64_t;
   // Writes what Save has left in a buffer, which is then free, as a snapshot of the session.
-  void Write(const Session& session, int buffer);
+  Ticket Write(const Session& session, int buffer);
   // The same of a state that lies in `pieces` until it is written, and goes through the buffer.
-  void WriteParked(const Session& session, int buffer,
-                   std::vector<std::span<const std::byte>> pieces);
+  Ticket WriteParked(const Session& session, int buffer,
+                     std::vector<std::span<const std::byte>> pieces);
   // Copies where the session stands from its slab, waiting for that, or where it has none from
   // `slab`, memory of the host; and writes it as a snapshot of
   // that id, which becomes durable with `changes` and `forget`. `done`: by another thread.
   void WriteAlone(const Session& session, const std::byte* slab, uint64_t snapshot,
                   std::vector<Change> changes, ForgetPast forget,
                   std::function<void(const absl::Status&)> done);
-  // Sessions whose snapshots were written, or could not be, since the last call.
+  // Snapshots that were written, or could not be, since the last call.
   struct Written {
     SessionKey key;
-    uint64_t session = 0;
+    Ticket ticket = 0;
     absl::Status status;
   };
   std::vector<Written> TakeWritten();
@@ -119,6 +121,7 @@ class StoredStates {
  private:
   struct WriteJob {
     SessionKey key;
+    Ticket ticket = 0;
     SlabHead head;
     int64_t rewinds = 0;
     int buffer = -1;  // -1: the state is in `own`, and `alone` says what to do with it
@@ -160,6 +163,7 @@ class StoredStates {
   std::span<std::byte> BytesOf(int buffer, int64_t bytes) const;
   void Dispatch();
   WriteJob JobOf(const Session& session) const;
+  Ticket Begin(WriteJob job);
   void WriteFiles();
   void ReadFiles();
   absl::Status WriteFile(WriteJob& job);
@@ -183,7 +187,8 @@ class StoredStates {
 
   Buffer memory_;
   std::vector<int> free_to_save_, free_to_load_;
-  absl::flat_hash_set<uint64_t> writing_;  // sessions
+  Ticket tickets_ = 0;
+  absl::flat_hash_map<Ticket, uint64_t> writing_;  // the session
   std::deque<ReadJob> waiting_;            // for a buffer
   std::vector<StoredState> read_;
   std::vector<uint64_t> left_;  // sessions that were left while they were read, each time

@@ -69,8 +69,12 @@ void StoredStates::TakeIn(StoredState state) {
 
 // Gives those that wait to be read a buffer, in order, but for those that are being written.
 void StoredStates::Dispatch() {
+  const auto is_written = [this](uint64_t session) {
+    return std::any_of(writing_.begin(), writing_.end(),
+                       [session](const auto& one) { return one.second == session; });
+  };
   for (auto next = waiting_.begin(); next != waiting_.end() && !free_to_load_.empty();) {
-    if (writing_.contains(next->session)) {
+    if (is_written(next->session)) {
       ++next;
       continue;
     }

@@ -1,8 +1,11 @@
 // Sessions on a device, with the host and in the store: who is where, and what dates have to do
 // with it.
+#include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -59,6 +62,40 @@ TEST_F(TiersTest, TheLeastRecentlyUsedGoToTheHostAndFromThereToTheStore) {
   for (const int i : {0, 2, 0, 2}) Tell(i);
   EXPECT_EQ(Where(), "hsdsh" + std::string("s"));
   EXPECT_EQ(h_->loop->CheckIntegrity(), absl::OkStatus());
+}
+
+TEST_F(TiersTest, SnapshotsOfOneSessionAreToldApart) {
+  std::optional<std::thread::id> store;  // the first one to write
+  std::atomic<int> may_be_written = 0;
+  disk_.before_change = [&] {
+    if (h_ == nullptr) return;
+    if (!store.has_value()) store = std::this_thread::get_id();
+    if (*store == std::this_thread::get_id()) return;
+    while (h_->stats.snapshots.value() >= may_be_written) std::this_thread::yield();
+  };
+  HarnessOptions options;
+  options.slots = 1;
+  options.host_states = 3;
+  options.engine.snapshot_tokens = 4;
+  Start(options);
+  const auto turn = [&](int turns) {
+    while (turns-- > 0) h_->Turn();
+  };
+  // It is written where it stands, goes on, and is to be written from the host.
+  ASSERT_EQ(h_->Generate(Greedy({1, 2, 3}, 3, "s0")).status(), absl::OkStatus());
+  for (const auto* name : {"s0", "s1", "s2"}) {
+    turn(20);
+    ASSERT_EQ(h_->Generate(Greedy({4}, 1, name)).status(), absl::OkStatus());
+  }
+  turn(20);
+  EXPECT_EQ(Where(), "hhd");
+  may_be_written = 1;
+  while (h_->stats.snapshots.value() < 1) turn(1);
+  turn(20);
+  EXPECT_EQ(Where(), "hhd") << "the second one is not written";
+  may_be_written = 100;
+  h_->TurnUntilStored();
+  EXPECT_EQ(Where(), "shd");
 }
 
 TEST_F(TiersTest, ManyGoOnAsIfEachHadAPlaceWhateverTheirOrder) {
