@@ -23,7 +23,7 @@ using testing::ElementsAre;
 class EngramTokensTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
   EngramTokensTest()
-      : backend_(GetParam().device == "reference" ? MakeReference() : GetParam().Make()),
+      : backend_(GetParam().Make()),
         bench_(*backend_),
         number_(backend_->activation_dtype()) {}
 

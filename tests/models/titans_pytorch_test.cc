@@ -37,7 +37,7 @@ ModelSpec Spec(const char* changes) {
 class TitansPytorchTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
   std::unique_ptr<Backend> MakeBackend() const {
-    return GetParam().device == "reference" ? MakeReference() : GetParam().Make();
+    return GetParam().Make();
   }
 };
 
