@@ -260,8 +260,7 @@ TEST_P(MemoriaTest, StatesThatCannotBeAreRefused) {
   MakeFolder(MatrixSpec(kType), folder);
   const int segment = ReadMemoriaConfig(folder.path()).segment;
   const auto driver =
-      Drive(folder.path(), GetParam().Make(),
-            {.slots = 2, .max_rows = 1, .max_tokens = 64});
+      Drive(folder.path(), GetParam().Make(), {.slots = 2, .max_rows = 1, .max_tokens = 64});
   FeedSlot(*driver, 0, RandomTokens(12 * segment + 2, 259, /*seed=*/5), {7});
   const auto state =
       DecodeState(driver->backend(), driver->model(), driver->Slab(0), driver->position(0));
@@ -346,8 +345,7 @@ TEST_P(MemoriaTest, HistoriesThatCannotBeAreRefused) {
   MakeFolder(MatrixSpec(kType, {{"memoria_lifespan_extend_scale", 300}}), folder);
   const int segment = ReadMemoriaConfig(folder.path()).segment;
   const auto driver =
-      Drive(folder.path(), GetParam().Make(),
-            {.slots = 2, .max_rows = 1, .max_tokens = 64});
+      Drive(folder.path(), GetParam().Make(), {.slots = 2, .max_rows = 1, .max_tokens = 64});
   FeedSlot(*driver, 0, RandomTokens(6 * segment + 2, 259, /*seed=*/5), {7});  // in segment 6
   const auto state =
       DecodeState(driver->backend(), driver->model(), driver->Slab(0), driver->position(0));
