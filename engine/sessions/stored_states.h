@@ -189,7 +189,7 @@ class StoredStates {
   std::vector<int> free_to_save_, free_to_load_;
   Ticket tickets_ = 0;
   absl::flat_hash_map<Ticket, uint64_t> writing_;  // the session
-  std::deque<ReadJob> waiting_;            // for a buffer
+  std::deque<ReadJob> waiting_;                    // for a buffer
   std::vector<StoredState> read_;
   std::vector<uint64_t> left_;  // sessions that were left while they were read, each time
 
