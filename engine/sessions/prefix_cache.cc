@@ -12,7 +12,7 @@ namespace {
 // The most states that are kept of one prompt, but for those that clients ask for.
 constexpr int64_t kMostOfOnePrompt = 32;
 
-// Of a conversation of many messages no more ends than states are kept of one prompt: nodes are
+// A conversation of many messages has no more ends than states are kept of one prompt: nodes are
 // work, for this prompt and for others that go through them.
 void DropCloseEnds(std::vector<PrefixCut>& cuts, int64_t gap) {
   int64_t last = 0;

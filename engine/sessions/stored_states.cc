@@ -251,6 +251,7 @@ absl::Status StoredStates::WriteFile(WriteJob& job) {
     return snapshot;
   };
   if (!job.alone.has_value()) {
+    MNEME_RETURN_IF_ERROR(store_.CheckRoom(job.bytes));
     MNEME_ASSIGN_OR_RETURN(SnapshotRecord snapshot, write(store_.NewId(), /*may_go_on=*/true));
     absl::Status added = store_.Apply({AddSnapshot{job.head.session, snapshot, job.rewinds}});
     if (snapshot.base != 0 && absl::IsNotFound(added)) {  // what it goes on from may be gone

@@ -114,7 +114,7 @@ class StoredStates {
   void LeaveRead(const Session& session);
   // Runs `work` on the thread that reads, and then wakes the loop.
   void Look(std::function<void()> work);
-  // Of a session that was fed `tokens` tokens.
+  // For a session that was fed `tokens` tokens.
   std::unique_ptr<Transfer> Load(int buffer, int slot, int64_t tokens,
                                  std::function<void()> on_done);
   void ReturnBuffer(int buffer);
@@ -161,7 +161,7 @@ class StoredStates {
 
   void Read(const Session& session, std::shared_ptr<const RewindPoint> kept_by);
   static int64_t TotalBytes(const std::vector<ByteRange>& ranges);
-  // Of what was read.
+  // Keeps what was read for TakeRead, or drops it for LeaveRead.
   void TakeIn(StoredState state);
   std::unique_ptr<Transfer> Move(int slot, int64_t tokens, int buffer, TransferDirection direction,
                                  std::function<void()> on_done);

@@ -253,6 +253,19 @@ TEST(EngineLoopStoreTest, AKeyOfATurnThatIsNotDurableCanBeUsedAgain) {
   EXPECT_EQ(answer.tokens.at(0), Alone({{1}}, 2));
 }
 
+TEST(EngineLoopStoreTest, SnapshotsLeaveWhatIsKeptForDeletions) {
+  Server server(Options(4, /*snapshot_tokens=*/1));
+  server.failing_->set_free_bytes(server->options.store.reserved_bytes + 1);
+  EXPECT_EQ(server->Generate(Greedy({1}, 2, "s")).status(), absl::OkStatus());
+  server->TurnUntilStored();
+  EXPECT_EQ(server.snapshots(), 0);
+  EXPECT_EQ(server->stats.snapshot_failures.value(), 1);
+  server.failing_->set_free_bytes(int64_t{1} << 40);
+  EXPECT_EQ(server->Generate(Greedy({2}, 2, "s")).status(), absl::OkStatus());
+  server->TurnUntilStored();
+  EXPECT_EQ(server.snapshots(), 1);
+}
+
 TEST(EngineLoopStoreTest, WhatWasNotDurableIsLostAloud) {
   HarnessOptions options = Options();
   options.engine.durability = Durability::kNone;
