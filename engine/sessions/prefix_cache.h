@@ -223,6 +223,7 @@ class PrefixCache {
   void Arrive(PrefixRun& run);
   // Begins to copy the slab, if there is room; `goes_on` is true until it was copied.
   void Keep(int slot, PrefixNode& node, const PrefixFacts& facts, bool& goes_on);
+  bool MayKeep(const PrefixNode& node) const;
   void Finish(const Saving& saving);
   bool MakeRoom(int64_t pages);
   void Forget(PrefixSnapshot& snapshot);
