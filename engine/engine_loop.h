@@ -267,6 +267,7 @@ class EngineLoop {
   void FeedNext(Generation& g);
   void CommitReplay(Generation& g, int64_t fed);
   void EndReplay(Generation& g, const absl::Status& status);
+  void ReplayAgain(Generation& g);
   absl::Status CheckReplayed(const SessionReplay& replay) const;
   absl::Status ForgetAgain(const Session& session, const RangeForgotten& range);
   void RunErrand(Generation& g);

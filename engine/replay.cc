@@ -86,7 +86,15 @@ void EngineLoop::FeedNext(Generation& g) {
     }
     if (!status.ok()) return EndReplay(g, status);
   }
-  EndReplay(g, CheckReplayed(replay));
+  const absl::Status right = CheckReplayed(replay);
+  absl::IsDataLoss(right) ? ReplayAgain(g) : EndReplay(g, right);
+}
+
+// With what the store has beside the snapshot that this began with.
+void EngineLoop::ReplayAgain(Generation& g) {
+  g.ended = true;
+  g.choices[0].finish = FinishReason::kLength;
+  sessions_.parking().ReplayAgain(g.replay->session, g.replay->from.snapshot);
 }
 
 absl::Status EngineLoop::ForgetAgain(const Session& session, const RangeForgotten& range) {
@@ -115,27 +123,23 @@ void EngineLoop::CommitReplay(Generation& g, int64_t fed) {
   if (choice.cursor == g.feed_tokens()) FeedNext(g);
 }
 
+// DATA_LOSS: what was read does not lead to where the session stood.
 absl::Status EngineLoop::CheckReplayed(const SessionReplay& replay) const {
   const SessionRecord& record = replay.from.record;
-  const auto damaged = [&](absl::string_view what) {
-    return WithPosition(
-        WithReason(absl::DataLossError(absl::StrCat("session \"", record.name, "\" ", what)),
-                   kReasonSessionLost),
-        record.position());
-  };
   if (replay.fed.fed_tokens != record.fed_tokens) {
-    return damaged(absl::StrCat("was fed ", record.fed_tokens, " tokens, its log leads to ",
-                                replay.fed.fed_tokens));
+    return absl::DataLossError(absl::StrCat("was fed ", record.fed_tokens,
+                                            " tokens, its log leads to ", replay.fed.fed_tokens));
   }
   const auto& digest = log_->options().digest;
   const absl::StatusOr<LoggedFacts> facts = LoggedFacts::Decode(record.facts);
+  // Other arithmetic has other bits.
   if (digest == nullptr || record.state_digest == 0 || !facts.ok() ||
       facts->arithmetic != log_->options().arithmetic) {
     return absl::OkStatus();
   }
   if (digest(replay.fed) == record.state_digest) return absl::OkStatus();
-  return damaged(absl::StrCat("has another state after ", record.fed_tokens,
-                              " tokens than it had when it was stored: nothing was changed"));
+  return absl::DataLossError(
+      absl::StrCat("has another state after ", record.fed_tokens, " tokens"));
 }
 
 void EngineLoop::EndReplay(Generation& g, const absl::Status& status) {

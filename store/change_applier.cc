@@ -203,6 +203,7 @@ absl::Status ChangeApplier::Do(const ChangeSession& change) {
   if (change.ttl.has_value()) session.ttl = *change.ttl;
   if (change.last_used.has_value()) session.last_used = *change.last_used;
   if (change.parked.has_value()) session.parked = *change.parked;
+  if (change.lost) session.status = SessionStatus::kLost;
   return PutSession(std::move(session));
 }
 

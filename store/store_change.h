@@ -35,6 +35,7 @@ struct ChangeSession {
   std::optional<absl::Time> last_used;
   // Of a session that is not durable, before it goes on from its snapshot: false.
   std::optional<bool> parked;
+  bool lost = false;  // what the store has of it does not lead to where it stood
 };
 // A snapshot of the end of the turn before `snapshot.turn`, whose file is durable. The two newest
 // are kept, and those that checkpoints need. Of a session that is not durable: it is parked. From
