@@ -12,12 +12,13 @@
 
 namespace mneme {
 
-// For a request that has just claimed its session.
+// For a request that has just claimed its session, or work that needs to know what that was fed.
 void EngineLoop::SearchCut(Generation& g) {
   if (log_ == nullptr || !g.goes_back || !g.claims_session) return;
   const Session* session = sessions_.Find(g.request.session);
   if (session == nullptr || !session->logged || session->durability != Durability::kTurn) return;
-  g.search = log_->FindCut(*session, g.request.prompt.at_start);
+  if (g.goes_back) g.search = log_->FindCut(*session, g.request.prompt.at_start);
+  if (g.reads_log) g.search = log_->FindTokens(*session);
 }
 
 // The session forgets what it was fed. What the prompt begins with is what it is fed next.

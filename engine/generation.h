@@ -126,6 +126,7 @@ struct Generation {
   // No client's request, but one of these:
   std::unique_ptr<SessionReplay> replay;            // a session is fed its log
   std::function<void(const absl::Status&)> errand;  // is to run when the session has its slab
+  bool reads_log = false;                           // and `search` has what it was fed
   int64_t shown_prompt = 0;  // tokens of `feed` that were sent to the client, or skipped
   int unfinished = 0;        // choices
   // max_tokens was lowered to what the session's state has room for: a choice that gets there ends

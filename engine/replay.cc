@@ -157,13 +157,35 @@ void EngineLoop::EndReplay(Generation& g, const absl::Status& status) {
 
 void EngineLoop::OnSession(const SessionKey& key, std::function<void(const absl::Status&)> work) {
   if (!sessions_.RestsInStore(key)) return work(absl::OkStatus());
-  Command command;
-  command.submitted = std::make_unique<Generation>(
+  auto errand = NewErrand(key);
+  errand->errand = std::move(work);
+  Take({.submitted = std::move(errand)});
+}
+
+void EngineLoop::OnLoggedSession(const SessionKey& key, LoggedWork work) {
+  const Session* session = sessions_.IsClaimed(key) ? nullptr : sessions_.Recall(key);
+  const bool reads = prefixes_ != nullptr && log_ != nullptr && session != nullptr &&
+                     session->fed_tokens > 0 &&
+                     prefixes_->TokensOf(session->path, session->fed_tokens).empty();
+  if (!reads) {
+    return OnSession(key,
+                     [work = std::move(work)](const absl::Status& status) { work(status, {}); });
+  }
+  auto errand = NewErrand(key);
+  errand->reads_log = true;
+  errand->errand = [&g = *errand, work = std::move(work)](const absl::Status& status) {
+    const bool knows = g.search != nullptr && g.search->done() && g.search->found().ok();
+    work(status, knows ? g.search->found()->tokens : std::vector<int32_t>());
+  };
+  Take({.submitted = std::move(errand)});
+}
+
+std::unique_ptr<Generation> EngineLoop::NewErrand(const SessionKey& key) {
+  auto errand = std::make_unique<Generation>(
       Request(), std::make_shared<TokenStream>(options_.stream_capacity_events), Now());
-  command.submitted->request.session = key;
-  command.submitted->request.create_session = false;
-  command.submitted->errand = std::move(work);
-  Take(std::move(command));
+  errand->request.session = key;
+  errand->request.create_session = false;
+  return errand;
 }
 
 // The session is idle then, as the command expects it to be.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -511,6 +512,44 @@ TEST(EngineLoopStoreTest, WorkOnASessionWaitsForItsSlab) {
   EXPECT_FALSE(found.has_value());
   for (int turn = 0; turn < 1000 && !found.has_value(); ++turn) server->Turn();
   EXPECT_EQ(found, Residence::kResident);
+  EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
+}
+
+// Long logs are read beside steps: the loop has them when they are there.
+TEST(EngineLoopStoreTest, WorkThatNeedsTheLogWaitsForThatToo) {
+  HarnessOptions options = Options();
+  options.prefix_states = 4;
+  options.engine.prefix_cache_least_tokens = 2;
+  Server server(options);
+  const Answer answer = server->Generate(Greedy({1, 2, 3}, 3, "s"));
+  std::vector<int32_t> fed = {1, 2, 3};
+  fed.insert(fed.end(), answer.tokens.at(0).begin(), answer.tokens.at(0).end() - 1);
+  server.Kill();
+  for (const bool resident : {false, true}) {
+    if (resident) {
+      ASSERT_EQ(server->Generate(Greedy({}, 0, "s")).status(), absl::OkStatus());
+      fed.push_back(answer.tokens.at(0).back());
+    }
+    std::optional<std::vector<int32_t>> logged;
+    server->loop->OnLoggedSession(
+        Key("s"), [&](const absl::Status& status, std::span<const int32_t> tokens) {
+          ASSERT_EQ(status, absl::OkStatus());
+          logged.emplace(tokens.begin(), tokens.end());
+          EXPECT_EQ(server->loop->GetSession(Key("s"))->residence, Residence::kResident);
+        });
+    EXPECT_FALSE(logged.has_value()) << "on this thread";
+    EXPECT_EQ(ReasonOf(server->Generate(Greedy({4}, 2, "s")).status()), kReasonSessionBusy);
+    for (int turn = 0; turn < 1000 && !logged.has_value(); ++turn) server->Turn();
+    ASSERT_TRUE(logged.has_value());
+    EXPECT_EQ(*logged, fed);
+  }
+  std::optional<bool> told;
+  server->loop->OnLoggedSession(Key("nobody"),
+                                [&](const absl::Status& status, std::span<const int32_t> tokens) {
+                                  EXPECT_EQ(status, absl::OkStatus());
+                                  told = !tokens.empty();
+                                });
+  EXPECT_EQ(told, false);
   EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
 }
 
