@@ -179,6 +179,7 @@ absl::Status ChangeApplier::Do(const AddTurn& change) {
                      " tokens fed, whose events lead to ", change.turn.end()));
   }
   if (durable) {
+    MNEME_RETURN_IF_ERROR(ErasePendingUnlessFed(session, change.turn));
     const int64_t before = session.log_bytes;
     MNEME_RETURN_IF_ERROR(PutTurn(session, change.turn));
     if (change.fed_tokens > change.turn.begin) {

@@ -112,6 +112,10 @@ class ChangeApplier {
   absl::Status PutSnapshot(SessionRecord& session, const SnapshotRecord& snapshot);
   absl::Status DropSnapshot(SessionRecord& session, const SnapshotRecord& snapshot);
   absl::Status DropRequests(uint64_t session, int64_t beyond_position);
+  // Rewrites the last turns of the log without the pending token that they ended with.
+  absl::Status ErasePending(SessionRecord& session);
+  // The same, where what is fed next is another token, and no checkpoint is to bring it back.
+  absl::Status ErasePendingUnlessFed(SessionRecord& session, const Turn& next);
   // Turns [begin, end) of the log.
   absl::Status DropTurns(SessionRecord& session, int64_t begin, int64_t end);
   absl::StatusOr<std::vector<Turn>> Turns(const SessionRecord& session);

@@ -76,6 +76,42 @@ absl::Status ChangeApplier::DropSnapshot(SessionRecord& session, const SnapshotR
   return absl::OkStatus();
 }
 
+absl::Status ChangeApplier::ErasePending(SessionRecord& session) {
+  for (int64_t i = session.turns; i-- > session.first_turn;) {
+    const RowKey row = TurnRow(session.id, i);
+    MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> values, catalogue_.Get(row));
+    if (!values.has_value()) return absl::DataLossError(absl::StrCat(row.Name(), ": is missing"));
+    MNEME_ASSIGN_OR_RETURN(Turn turn, DecodeTurn(RecordReader(*values), row.Name()));
+    if (!turn.pending_token.has_value()) break;
+    turn.pending_token.reset();
+    RecordWriter without = Encode(turn);
+    session.log_bytes +=
+        static_cast<int64_t>(without.size()) - static_cast<int64_t>(values->size());
+    MNEME_RETURN_IF_ERROR(catalogue_.Put(row, std::move(without)));
+    if (turn.end() > turn.begin) break;  // it was drawn there
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChangeApplier::ErasePendingUnlessFed(SessionRecord& session, const Turn& next) {
+  if (!session.pending_token.has_value()) return absl::OkStatus();
+  std::optional<int32_t> goes_on = next.pending_token;  // where it feeds nothing
+  for (const Event& event : next.events) {
+    const auto* fed = std::get_if<TokensFed>(&event);
+    if (fed == nullptr || fed->tokens.empty()) continue;
+    goes_on = fed->tokens.front();
+    break;
+  }
+  if (goes_on == session.pending_token) return absl::OkStatus();
+  MNEME_ASSIGN_OR_RETURN(const std::vector<CheckpointRecord> checkpoints,
+                         CheckpointsOf(catalogue_, session.id));
+  for (const CheckpointRecord& one : checkpoints) {
+    if (one.has_pending_token && one.position == session.fed_tokens) return absl::OkStatus();
+  }
+  staged_.erase_later = true;
+  return ErasePending(session);
+}
+
 absl::Status ChangeApplier::DropTurns(SessionRecord& session, int64_t begin, int64_t end) {
   int64_t bytes = 0;
   MNEME_RETURN_IF_ERROR(

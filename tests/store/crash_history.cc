@@ -152,7 +152,14 @@ void ExpectedSession::GoBack(int64_t position, const std::string& facts_there) {
     facts = turn.facts;
     kept.push_back(turn);
   }
-  if (pending) kept.push_back({.begin = position, .facts = facts = facts_there});
+  if (pending) {  // it is gone from where it was, too, and snapshots have it
+    (kept.empty() ? first_pending : kept.back().pending_token).reset();
+    kept.push_back({.begin = position, .facts = facts = facts_there});
+    std::erase_if(snapshots, [&](const Snapshot& one) {
+      const bool begins_log = first_turn > 0 && one.turn == first_turn;
+      return one.position == position && !begins_log;
+    });
+  }
   pending_token.reset();
   Keep(std::move(kept), position);
 }
@@ -312,6 +319,8 @@ Turn CrashHistory::MakeTurn(ExpectedSession& session) {
   for (size_t i = 0; i < count; ++i) {
     fed.tokens.push_back(static_cast<int32_t>(random_() % 50'000));
   }
+  const bool goes_on = fed.tokens.front() == session.pending_token;
+  if (!goes_on && !session.turns.empty()) session.turns.back().pending_token.reset();
   if (random_() % 4 == 0) turn.events.emplace_back(RangeForgotten{0, session.fed_tokens});
   turn.events.emplace_back(std::move(fed));
   turn.pending_token = static_cast<int32_t>(random_() % 50'000);
