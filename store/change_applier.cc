@@ -180,11 +180,11 @@ absl::Status ChangeApplier::Do(const AddTurn& change) {
   }
   if (durable) {
     MNEME_RETURN_IF_ERROR(ErasePendingUnlessFed(session, change.turn));
-    const int64_t before = session.log_bytes;
-    MNEME_RETURN_IF_ERROR(PutTurn(session, change.turn));
-    if (change.fed_tokens > change.turn.begin) {
-      MNEME_RETURN_IF_ERROR(CheckBytes(session, session.log_bytes - before));
+    if (limits_.bytes_per_owner > 0 && change.fed_tokens > change.turn.begin) {
+      const auto bytes = static_cast<int64_t>(Encode(change.turn).size());
+      MNEME_RETURN_IF_ERROR(MakeRoom(session, bytes));
     }
+    MNEME_RETURN_IF_ERROR(PutTurn(session, change.turn));
   }
   session.parked = false;
   session.fed_tokens = change.fed_tokens;
@@ -249,9 +249,9 @@ absl::Status ChangeApplier::Do(const AddSnapshot& change) {
   }
   SnapshotRecord snapshot = change.snapshot;
   MNEME_RETURN_IF_ERROR(CheckSnapshot(session, snapshot));
-  MNEME_RETURN_IF_ERROR(CheckBase(session, snapshot));
   MNEME_RETURN_IF_ERROR(SetThere(session, snapshot));
-  MNEME_RETURN_IF_ERROR(CheckBytes(session, snapshot.bytes));
+  MNEME_RETURN_IF_ERROR(MakeRoom(session, snapshot.bytes));
+  MNEME_RETURN_IF_ERROR(CheckBase(session, snapshot));
   MNEME_RETURN_IF_ERROR(PutSnapshot(session, snapshot));
   session.parked = session.durability == Durability::kNone;
   MNEME_RETURN_IF_ERROR(Compact(session));

@@ -124,8 +124,13 @@ class ChangeApplier {
   absl::Status ClearReplies(uint64_t session, int64_t beyond_position);
   // Drops the turns before.
   absl::Status BeginLogAt(SessionRecord& session, int64_t turn);
-  // Snapshots that nobody needs, and what of a long log is behind the others.
-  absl::Status Compact(SessionRecord& session);
+  // Drops snapshots that nobody needs, and what of a long log is behind the others.
+  absl::Status Compact(SessionRecord& session) { return Compact(session, MostSpaced(session)); }
+  absl::Status Compact(SessionRecord& session, int64_t most_spaced);
+  // Snapshots that it may have beside those that it needs.
+  int64_t MostSpaced(const SessionRecord& session) const;
+  // As CheckBytes, after dropping such snapshots where they are in the way.
+  absl::Status MakeRoom(SessionRecord& session, int64_t more);
 
   Catalogue& catalogue_;
   const CommittedSessions& committed_;

@@ -38,8 +38,9 @@ struct ChangeSession {
   bool lost = false;  // what the store has of it does not lead to where it stood
 };
 // A snapshot of the end of the turn before `snapshot.turn`, whose file is durable. The two newest
-// are kept, and those that checkpoints need. Of a session that is not durable: it is parked. From
-// here on the file is the store's, which removes it where the batch is refused.
+// are kept, those that checkpoints need, and some of the others (StoreLimits). Of a session that is
+// not durable: it is parked. From here on the file is the store's, which removes it where the batch
+// is refused.
 struct AddSnapshot {
   uint64_t session = 0;
   SnapshotRecord snapshot;  // `facts` and `pending_token` are the log's
@@ -107,6 +108,10 @@ using Change = std::variant<CreateSession, AddTurn, ChangeSession, AddSnapshot, 
 struct StoreLimits {
   // Beyond, the log of a session loses what is behind the oldest snapshot that is kept.
   int64_t log_bytes_per_session = int64_t{16} << 20;
+  // Snapshots of a durable session, the two newest among them, that are spaced over its past
+  // (spaced_places.h), as long as the owner has less than half of its bytes. There are more where
+  // checkpoints or others need them.
+  int64_t snapshots_per_session = 2;
   int64_t sessions_per_owner = 0;
   int64_t bytes_per_owner = 0;  // logs and snapshots
 };

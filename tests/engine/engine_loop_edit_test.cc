@@ -255,6 +255,35 @@ TEST(EngineLoopEditTest, DamagedSnapshotsAreLeftForTheLog) {
   EXPECT_EQ(Stored(*server).checkpoints, 1) << "the log leads there";
 }
 
+// The past has its snapshots too, the older the fewer: what an edit feeds does not grow with the
+// conversation in front of it.
+TEST(EngineLoopEditTest, AnEditFarBackFeedsLittleOfWhatIsInFrontOfIt) {
+  constexpr int kTurns = 20;
+  HarnessOptions options = Options(4, /*snapshot_tokens=*/kTurn);
+  options.store.limits.snapshots_per_session = 8;
+  for (const bool restarted : {false, true}) {
+    for (const int turn : {19, 18, 16, 12, 9, 4}) {
+      Server server(options);
+      Told told;
+      for (int i = 0; i < kTurns; ++i) {
+        Say(told, i);
+        Ask(*server, told);
+        server->TurnUntilStored();
+      }
+      EXPECT_LE(server.snapshots(), 8);
+      if (restarted) server.Restart();
+      Told edited = Edited(told, turn, 30);
+      const std::vector<int32_t> said = Oracle(options, edited);
+      const Answer answer = Ask(*server, edited);
+      EXPECT_EQ(answer.tokens.at(0), said) << turn;
+      const int64_t fed = answer.last.usage.fed_tokens - kAnswer;
+      // No more than a third of what lies between the edit and the end, by spaced_places.h, and the
+      // message.
+      EXPECT_LE(fed, (kTurns - turn) * kTurn / 3 + kTurn + kMessage) << turn;
+    }
+  }
+}
+
 // A log that begins with a snapshot knows what text that has read, and no tokens of it.
 TEST(EngineLoopEditTest, ALogThatHasLostItsBeginningIsCutBehindItAlone) {
   for (const bool behind : {true, false}) {
