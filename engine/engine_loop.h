@@ -261,6 +261,7 @@ class EngineLoop {
   bool KeepsOldState(const Session& session) const;
   static bool IsUnborn(const Generation& g, const absl::Status& status);
   bool GoesBack(const Generation& g, const absl::Status& status) const;
+  bool HasEdited(const Generation& g, const absl::Status& status) const;
   absl::Status WithWhatIsLeft(const Generation& g, const absl::Status& why) const;
   bool MustLog(const Generation& g, const absl::Status& status) const;
   void LogTurn(Generation& g, TokenEvent last);

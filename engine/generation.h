@@ -97,6 +97,7 @@ struct Generation {
   std::unique_ptr<Attachment> attachment;  // null: it is nobody's repetition, or runs itself
   bool taken_over = false;                 // nobody but those that are attached to it wants it
   bool goes_back = false;                  // its session is to begin anew with the prompt
+  int64_t parts_at = 0;                    // then: tokens that the session goes back to
   // For where its log and the prompt part, from when it is claimed; null: there is no log, or it
   // does not lead there.
   std::shared_ptr<const CutSearch> search;

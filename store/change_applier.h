@@ -121,7 +121,8 @@ class ChangeApplier {
   absl::StatusOr<std::vector<Turn>> Turns(const SessionRecord& session);
   // What the session was where the snapshot is of, as far as the log says it.
   absl::Status SetThere(const SessionRecord& session, SnapshotRecord& snapshot);
-  absl::Status ClearReplies(uint64_t session, int64_t beyond_position);
+  absl::Status ClearReplies(uint64_t session, int64_t beyond_position,
+                            std::optional<int> outcome = std::nullopt);
   // Drops the turns before.
   absl::Status BeginLogAt(SessionRecord& session, int64_t turn);
   // Drops snapshots that nobody needs, and what of a long log is behind the others.

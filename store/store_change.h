@@ -72,12 +72,14 @@ struct RewindSession {
   FactsAfter facts;  // empty: parts of turns have none
   absl::Time when;
 };
-// As RewindSession to a point that was looked up before, for what follows in the same batch: what
-// was answered to requests stays. A point of no turns is the beginning of any session.
+// As RewindSession to a point that was looked up before, for what follows in the same batch. That
+// there were later requests stays, with another outcome, and without what was answered to them. A
+// point of no turns is the beginning of any session.
 struct CutSession {
   uint64_t session = 0;
   RewindPoint to;
   int64_t rewinds = 0;  // SessionRecord::rewinds when it was looked up
+  int outcome = 0;      // RequestRecord::outcome of later requests
 };
 // Nothing leads to where the session stands any more but this snapshot of it, which becomes its
 // only one: turns, snapshots and checkpoints are gone, and what was answered to requests that ended

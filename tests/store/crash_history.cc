@@ -16,6 +16,7 @@ namespace {
 constexpr char kFolder[] = "/store";
 constexpr char kOwner[] = "owner";
 constexpr absl::Time kDate = absl::UnixEpoch();
+constexpr int kUndone = 3;  // an outcome
 
 std::span<const std::byte> AsBytes(const std::string& text) {
   return std::as_bytes(std::span(text));
@@ -46,7 +47,7 @@ std::string DescribeTurn(const Turn& turn) {
 
 std::string DescribeRequest(const RequestRecord& request) {
   return absl::StrCat("\n request ", request.key, " ", request.digest, " ", request.position, " ",
-                      request.reply);
+                      request.outcome, " ", request.reply);
 }
 
 // As ExpectedSession::Describe, of a store.
@@ -458,10 +459,15 @@ std::optional<CutSession> CrashHistory::ProposeCut(ExpectedSession& session, int
   auto point = FindFed(*record, *turns, *snapshots, position,
                        [&](absl::string_view, const Turn&) { return facts; });
   if (!point.ok()) return std::nullopt;
-  const auto answered = session.requests;
+  auto answered = session.requests;
+  for (auto& [key, request] : answered) {
+    if (request.position <= position) continue;
+    request.reply.clear();
+    request.outcome = kUndone;
+  }
   session.GoBack(position, facts);
-  session.requests = answered;
-  return CutSession{session.id, *std::move(point), record->rewinds};
+  session.requests = std::move(answered);
+  return CutSession{session.id, *std::move(point), record->rewinds, kUndone};
 }
 
 void CrashHistory::Step() {
