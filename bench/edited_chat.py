@@ -4,8 +4,8 @@
 usage: bench/edited_chat.py [--bin DIR] [--model DIR] [--folder DIR]
 
 Each row is a server of its own: with a prefix cache or without, with a store or without, which was
-started again before the edit or was not, and with a checkpoint behind the answer in front of the
-edit or without. For the edited message, and for the same answer asked for anew, it prints the tokens
+started again before the edit or was not, with a checkpoint behind the answer in front of the edit
+or without, and with a snapshot behind each turn of which so many are kept, or as many as by default. For the edited message, and for the same answer asked for anew, it prints the tokens
 of the history that was sent, those of it that were fed, and the time that the request took.
 
 --bin     the binaries (default: build/release/bin)
@@ -78,9 +78,11 @@ def edit(server, messages, what):
         )
 
 
-def measure(options, cached, stored, restarts=False, checkpoint=False):
+def measure(options, cached, stored, restarts=False, checkpoint=False, snapshots=0):
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         flags = (CACHE if cached else ()) + (("--session-dir", folder) if stored else ())
+        if snapshots:
+            flags += ("--snapshot-tokens", 64, "--snapshots-per-session", snapshots)
         what = ", ".join(
             text
             for text, holds in (
@@ -88,6 +90,7 @@ def measure(options, cached, stored, restarts=False, checkpoint=False):
                 ("store" if stored else "no store", True),
                 ("restarted", restarts),
                 ("checkpoint", checkpoint),
+                (f"{snapshots} snapshots", snapshots),
             )
             if holds
         )
@@ -114,6 +117,8 @@ def main():
     measure(options, cached=False, stored=True, restarts=True)
     for restarts in (False, True):
         measure(options, cached=False, stored=True, restarts=restarts, checkpoint=True)
+    for snapshots in (2, 8, 24):
+        measure(options, cached=False, stored=True, restarts=True, snapshots=snapshots)
 
 
 if __name__ == "__main__":

@@ -376,6 +376,7 @@ void EngineLoop::End(Generation& g, const absl::Status& why, TokenEvent last) {
 void EngineLoop::Finish(Generation& g, TokenEvent last) {
   const absl::Status status = last.status;
   g.ReportEnd(g.usage);
+  if (HasEdited(g, status)) keys_.Undo(g.choices[0].session->id, g.parts_at);
   CloseRecord(g, last);
   LeaveRecord(g);
   if (g.is_admitted() && g.choices[0].ephemeral != nullptr) {

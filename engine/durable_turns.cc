@@ -30,6 +30,12 @@ bool EngineLoop::GoesBack(const Generation& g, const absl::Status& status) const
   return (g.spoilt || IsUnborn(g, status)) && KeepsOldState(*g.choices[0].session);
 }
 
+// Whether its session holds its conversation in the place of another one.
+bool EngineLoop::HasEdited(const Generation& g, const absl::Status& status) const {
+  return g.goes_back && g.named() && g.is_admitted() && !g.unlogged && !GoesBack(g, status) &&
+         !IsUnborn(g, status);
+}
+
 // The error that a request that spoilt its session ends with. The position of a memory that
 // diverged is the one where it did.
 absl::Status EngineLoop::WithWhatIsLeft(const Generation& g, const absl::Status& why) const {

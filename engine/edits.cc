@@ -12,12 +12,13 @@
 
 namespace mneme {
 
-// For a request that has just claimed its session.
+// For a request that has just claimed its session, or work that needs to know what that was fed.
 void EngineLoop::SearchCut(Generation& g) {
-  if (log_ == nullptr || !g.goes_back || !g.claims_session) return;
+  if (log_ == nullptr || !g.claims_session) return;
   const Session* session = sessions_.Find(g.request.session);
   if (session == nullptr || !session->logged || session->durability != Durability::kTurn) return;
-  g.search = log_->FindCut(*session, g.request.prompt.at_start);
+  if (g.goes_back) g.search = log_->FindCut(*session, g.request.prompt.at_start);
+  if (g.reads_log) g.search = log_->FindTokens(*session);
 }
 
 // The session forgets what it was fed. What the prompt begins with is what it is fed next.
@@ -27,6 +28,7 @@ void EngineLoop::BeginEdit(Generation& g, Session& session) {
   std::shared_ptr<const RewindPoint> point;
   if (g.search != nullptr && TakeCut(g)) {
     point = g.search->found()->point;
+    g.parts_at = point->fed_tokens;
   } else {
     g.search.reset();
     KeepCut(g, session);
@@ -64,12 +66,15 @@ bool EngineLoop::Recut(Prompt& prompt, std::span<const int32_t> fed, int64_t rep
 }
 
 // Without a log it goes back to that part of what it was fed which the prefix cache knows.
+// How far that is where neither knows what it was fed, nobody knows: then it is its beginning.
 void EngineLoop::KeepCut(Generation& g, const Session& session) const {
   if (prefixes_ == nullptr) return;
   Prompt& prompt = g.request.prompt;
   const std::vector<int32_t> fed = prefixes_->TokensOf(session.path, session.fed_tokens);
   const CommonText common = MatchTexts(parts_.tokenizer, fed, prompt.at_start);
-  Recut(prompt, std::span(fed).first(static_cast<size_t>(common.a)), common.b);
+  if (Recut(prompt, std::span(fed).first(static_cast<size_t>(common.a)), common.b)) {
+    g.parts_at = common.a;
+  }
 }
 
 // Whether a snapshot of the store leads further than the prefix cache does: it is on its way then.
@@ -117,7 +122,7 @@ void EngineLoop::StandAt(Generation& g, const StoredState& read) {
   if (!read.status.ok() || !facts.ok()) {
     if (cut.from_the_start) return;
     session.cut = std::make_shared<const RewindPoint>();
-    g.turn.known = 0;
+    g.turn.known = g.parts_at = 0;
     return;
   }
   session.fed_tokens = session.snapshot = read.tokens;

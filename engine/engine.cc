@@ -225,11 +225,12 @@ class LoopEngine final : public Engine {
   }
   absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
                                                   int64_t end) override {
+    std::vector<int32_t> logged;
     return Durably<absl::StatusOr<ForgottenEngrams>>(
         [&](EngineLoop::Done done) {
-          return loop_->ForgetSegments(key, first, end, std::move(done));
+          return loop_->ForgetSegments(key, first, end, std::move(done), logged);
         },
-        &key);
+        &key, &logged);
   }
 
   absl::StatusOr<MemoryReport> InspectMemory(SessionKey key, const MemoryQuery& query) override {
@@ -350,9 +351,11 @@ class LoopEngine final : public Engine {
   }
 
   // As OnLoop, of what is durable when it calls `done`: waits for that, where it returns OK.
-  // `with_slab`: when this session has its slab, if it exists.
+  // `with_slab`: when this session has its slab, if it exists. `logged`: and that is what it was
+  // fed, where only its log says it.
   template <typename Result, typename Command>
-  Result Durably(Command command, const SessionKey* with_slab = nullptr) {
+  Result Durably(Command command, const SessionKey* with_slab = nullptr,
+                 std::vector<int32_t>* logged = nullptr) {
     std::optional<Result> result;
     absl::Notification returned, settled;
     absl::Status durable;
@@ -369,6 +372,13 @@ class LoopEngine final : public Engine {
     };
     const bool posted = loop_->Post([&] {
       if (with_slab == nullptr) return run(absl::OkStatus());
+      if (logged != nullptr) {
+        return loop_->OnLoggedSession(
+            *with_slab, [&, logged](const absl::Status& slab, std::span<const int32_t> tokens) {
+              logged->assign(tokens.begin(), tokens.end());
+              run(slab);
+            });
+      }
       loop_->OnSession(*with_slab, run);
     });
     if (!posted) return QueueFullError("too many commands are waiting");

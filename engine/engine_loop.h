@@ -139,11 +139,17 @@ class EngineLoop {
   absl::StatusOr<SessionInfo> ImportSession(const SessionKey& key, absl::Duration ttl,
                                             const SessionFacts& facts, StateCopy& state,
                                             Done done = SessionLog::IgnoreStatus);
+  // `logged`: of OnLoggedSession.
   absl::StatusOr<ForgottenEngrams> ForgetSegments(const SessionKey& key, int64_t first, int64_t end,
-                                                  Done done = SessionLog::IgnoreStatus);
+                                                  Done done = SessionLog::IgnoreStatus,
+                                                  std::span<const int32_t> logged = {});
   // Runs `work`, which may ask for the slab of that session: at once, or when it has come from the
   // store. Not OK: it did not come.
   void OnSession(const SessionKey& key, std::function<void(const absl::Status&)> work);
+  // The same, and with all that the session was fed where only its log says that, as ForgetSegments
+  // wants it: it is read on another thread.
+  using LoggedWork = std::function<void(const absl::Status&, std::span<const int32_t> logged)>;
+  void OnLoggedSession(const SessionKey& key, LoggedWork work);
   // Writes snapshots of idle sessions. False: there is nothing left to be written, and nothing on
   // its way.
   bool SaveSessions();
@@ -255,6 +261,7 @@ class EngineLoop {
   bool KeepsOldState(const Session& session) const;
   static bool IsUnborn(const Generation& g, const absl::Status& status);
   bool GoesBack(const Generation& g, const absl::Status& status) const;
+  bool HasEdited(const Generation& g, const absl::Status& status) const;
   absl::Status WithWhatIsLeft(const Generation& g, const absl::Status& why) const;
   bool MustLog(const Generation& g, const absl::Status& status) const;
   void LogTurn(Generation& g, TokenEvent last);
@@ -267,14 +274,15 @@ class EngineLoop {
   void FeedNext(Generation& g);
   void CommitReplay(Generation& g, int64_t fed);
   void EndReplay(Generation& g, const absl::Status& status);
+  void ReplayAgain(Generation& g);
   absl::Status CheckReplayed(const SessionReplay& replay) const;
   absl::Status ForgetAgain(const Session& session, const RangeForgotten& range);
+  std::unique_ptr<Generation> NewErrand(const SessionKey& key);
   void RunErrand(Generation& g);
   void EndErrand(Generation& g, const absl::Status& status);
 
   // memory.cc
-  void ForgetBeside(const Session& session, int64_t position);
-  std::vector<int32_t> LoggedTokens(const Session& session) const;
+  void ForgetBeside(const Session& session, int64_t position, std::span<const int32_t> logged);
   absl::StatusOr<ForgottenEngrams> ForgetIn(const Session& session, int64_t first, int64_t end);
   void CountCrossings(Generation& generation, Choice& choice);
   void BeginMemoryUse(Generation& generation);

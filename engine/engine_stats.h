@@ -226,7 +226,7 @@ struct EngineStats {
   std::array<Counter, 6> finished;                   // admitted requests by FinishReason
   // Requests that were never admitted, by absl::StatusCode and by RejectReasons(). Reject() counts.
   std::array<Counter, 17> rejected;
-  std::array<Counter, 20> rejected_reason;
+  std::array<Counter, 21> rejected_reason;
   Counter replayed;  // answered from the record of an idempotency key
 
   // Sessions.

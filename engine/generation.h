@@ -97,6 +97,7 @@ struct Generation {
   std::unique_ptr<Attachment> attachment;  // null: it is nobody's repetition, or runs itself
   bool taken_over = false;                 // nobody but those that are attached to it wants it
   bool goes_back = false;                  // its session is to begin anew with the prompt
+  int64_t parts_at = 0;                    // then: tokens that the session goes back to
   // For where its log and the prompt part, from when it is claimed; null: there is no log, or it
   // does not lead there.
   std::shared_ptr<const CutSearch> search;
@@ -126,6 +127,7 @@ struct Generation {
   // No client's request, but one of these:
   std::unique_ptr<SessionReplay> replay;            // a session is fed its log
   std::function<void(const absl::Status&)> errand;  // is to run when the session has its slab
+  bool reads_log = false;                           // and `search` has what it was fed
   int64_t shown_prompt = 0;  // tokens of `feed` that were sent to the client, or skipped
   int unfinished = 0;        // choices
   // max_tokens was lowered to what the session's state has room for: a choice that gets there ends

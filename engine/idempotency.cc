@@ -74,6 +74,14 @@ void IdempotencyTable::ForgetAnswers(int64_t session_id, int64_t position) {
   }
 }
 
+void IdempotencyTable::Undo(int64_t session_id, int64_t position) {
+  for (KeyRecord& record : ended_) {
+    if (record.session_id != session_id || record.position <= position) continue;
+    DropEvents(record);
+    record.state = KeyState::kUndone;
+  }
+}
+
 void IdempotencyTable::Forget(KeyRecord& record) {
   DropEvents(record);
   const auto it = records_.find(record.key);

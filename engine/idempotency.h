@@ -22,6 +22,7 @@ enum class KeyState {
   kRunning,   // waits or runs
   kFinished,  // ended with OK: the record can be replayed
   kBroken,    // ended otherwise, after something was fed
+  kUndone,    // ended in either way, and what it did was edited away since
 };
 
 struct KeyRecord {
@@ -54,6 +55,8 @@ class IdempotencyTable {
   void End(KeyRecord& record, KeyState state, int64_t position, int64_t session_id);
   // Drops the events of requests that ended in that session beyond `position`.
   void ForgetAnswers(int64_t session_id, int64_t position);
+  // The session went back to that position, for another request: what was done beyond is kUndone.
+  void Undo(int64_t session_id, int64_t position);
   // As if the request had never come: it fed nothing.
   void Forget(KeyRecord& record);
   // All that ended in a session beyond a position that it went back to.

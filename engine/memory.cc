@@ -1,8 +1,7 @@
 // EngineLoop: engrams of sessions. What crossings say of them, what answers drew on, and what is to
 // be forgotten.
 #include <memory>
-#include <optional>
-#include <variant>
+#include <span>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -57,7 +56,8 @@ void EngineLoop::EndMemoryUse(Generation& g) {
 // A copy of the state is changed on the host, and written back as a whole. Any error but one of the
 // device leaves the session as it was.
 absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetSegments(const SessionKey& key, int64_t first,
-                                                            int64_t end, Done done) {
+                                                            int64_t end, Done done,
+                                                            std::span<const int32_t> logged) {
   const Model& model = parts_.model;
   MNEME_RETURN_IF_ERROR(CheckKind(/*classify=*/false, bounds_.classes));
   if (model.info().engrams == 0) {
@@ -82,7 +82,7 @@ absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetSegments(const SessionKey& ke
   }
   MNEME_RETURN_IF_ERROR(forgotten.status());
   const int64_t segment = model.info().segment;
-  ForgetBeside(*session, first * segment);
+  ForgetBeside(*session, first * segment, logged);
   session->path = 0;  // what it holds is no longer what its tokens lead to
   sessions_.LogForgetting(*session, first * segment, end * segment, std::move(done));
   return forgotten;
@@ -90,28 +90,12 @@ absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetSegments(const SessionKey& ke
 
 // What others have of the session from that position on: answers, and states behind its prompt. Of
 // those all go: what it was fed is not known when something else of it is forgotten.
-void EngineLoop::ForgetBeside(const Session& session, int64_t position) {
+void EngineLoop::ForgetBeside(const Session& session, int64_t position,
+                              std::span<const int32_t> logged) {
   keys_.ForgetAnswers(session.id, position);
   if (prefixes_ == nullptr) return;
-  std::vector<int32_t> fed = prefixes_->TokensOf(session.path, session.fed_tokens);
-  if (fed.empty()) fed = LoggedTokens(session);
-  prefixes_->ForgetPath(PrefixOwner(session.key), fed, 0);
-}
-
-// All that it was fed, as far as the log goes back to its beginning; otherwise none.
-std::vector<int32_t> EngineLoop::LoggedTokens(const Session& session) const {
-  std::vector<int32_t> fed;
-  const auto record = log_ == nullptr ? std::nullopt : log_->Find(session.key);
-  if (!record.has_value() || record->first_turn > 0 || record->turns == 0) return fed;
-  const auto turns = log_->store().ReadTurns(record->id, 0, static_cast<size_t>(record->turns));
-  if (!turns.ok()) return fed;
-  for (const Turn& turn : *turns) {
-    for (const Event& event : turn.events) {
-      const auto* tokens = std::get_if<TokensFed>(&event);
-      if (tokens != nullptr) fed.insert(fed.end(), tokens->tokens.begin(), tokens->tokens.end());
-    }
-  }
-  return fed;
+  const std::vector<int32_t> fed = prefixes_->TokensOf(session.path, session.fed_tokens);
+  prefixes_->ForgetPath(PrefixOwner(session.key), fed.empty() ? logged : std::span(fed), 0);
 }
 
 absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetIn(const Session& session, int64_t first,

@@ -53,6 +53,18 @@ absl::Status CheckRepetition(const KeyRecord& known, uint64_t digest, const Requ
                        known.position)),
                    kReasonKeyBroken));
   }
+  // Fed again, it would undo what undid it.
+  if (known.state == KeyState::kUndone) {
+    const int64_t position = gone || session == nullptr ? 0 : session->position();
+    return WithPosition(
+        WithReason(absl::AbortedError(absl::StrCat(
+                       "what the request with this idempotency key did was undone by a later one "
+                       "that edited the conversation",
+                       gone ? "; the session has ended since"
+                            : absl::StrCat("; the session stands at position ", position))),
+                   kReasonKeyUndone),
+        position);
+  }
   if (known.dropped_events) {
     return WithPositionThen(
         known, gone,

@@ -16,8 +16,8 @@ bool IsSessionGone(const KeyRecord& record, const SessionKey& key, const Session
 
 // OK if `known`, the record of the request's idempotency key, has its answer. `digest`: the
 // request's; `session`: the one that has its name now, or null. INVALID_ARGUMENT: it is of another
-// request. ABORTED, with the position: that one still runs, broke off, or its answer is no longer
-// kept.
+// request. ABORTED, with the position: that one still runs, broke off, was undone, or its answer is
+// no longer kept.
 absl::Status CheckRepetition(const KeyRecord& known, uint64_t digest, const Request& request,
                              const Session* session);
 

@@ -86,7 +86,15 @@ void EngineLoop::FeedNext(Generation& g) {
     }
     if (!status.ok()) return EndReplay(g, status);
   }
-  EndReplay(g, CheckReplayed(replay));
+  const absl::Status right = CheckReplayed(replay);
+  absl::IsDataLoss(right) ? ReplayAgain(g) : EndReplay(g, right);
+}
+
+// With what the store has beside the snapshot that this began with.
+void EngineLoop::ReplayAgain(Generation& g) {
+  g.ended = true;
+  g.choices[0].finish = FinishReason::kLength;
+  sessions_.parking().ReplayAgain(g.replay->session, g.replay->from.snapshot);
 }
 
 absl::Status EngineLoop::ForgetAgain(const Session& session, const RangeForgotten& range) {
@@ -115,27 +123,23 @@ void EngineLoop::CommitReplay(Generation& g, int64_t fed) {
   if (choice.cursor == g.feed_tokens()) FeedNext(g);
 }
 
+// DATA_LOSS: what was read does not lead to where the session stood.
 absl::Status EngineLoop::CheckReplayed(const SessionReplay& replay) const {
   const SessionRecord& record = replay.from.record;
-  const auto damaged = [&](absl::string_view what) {
-    return WithPosition(
-        WithReason(absl::DataLossError(absl::StrCat("session \"", record.name, "\" ", what)),
-                   kReasonSessionLost),
-        record.position());
-  };
   if (replay.fed.fed_tokens != record.fed_tokens) {
-    return damaged(absl::StrCat("was fed ", record.fed_tokens, " tokens, its log leads to ",
-                                replay.fed.fed_tokens));
+    return absl::DataLossError(absl::StrCat("was fed ", record.fed_tokens,
+                                            " tokens, its log leads to ", replay.fed.fed_tokens));
   }
   const auto& digest = log_->options().digest;
   const absl::StatusOr<LoggedFacts> facts = LoggedFacts::Decode(record.facts);
+  // Other arithmetic has other bits.
   if (digest == nullptr || record.state_digest == 0 || !facts.ok() ||
       facts->arithmetic != log_->options().arithmetic) {
     return absl::OkStatus();
   }
   if (digest(replay.fed) == record.state_digest) return absl::OkStatus();
-  return damaged(absl::StrCat("has another state after ", record.fed_tokens,
-                              " tokens than it had when it was stored: nothing was changed"));
+  return absl::DataLossError(
+      absl::StrCat("has another state after ", record.fed_tokens, " tokens"));
 }
 
 void EngineLoop::EndReplay(Generation& g, const absl::Status& status) {
@@ -153,13 +157,35 @@ void EngineLoop::EndReplay(Generation& g, const absl::Status& status) {
 
 void EngineLoop::OnSession(const SessionKey& key, std::function<void(const absl::Status&)> work) {
   if (!sessions_.RestsInStore(key)) return work(absl::OkStatus());
-  Command command;
-  command.submitted = std::make_unique<Generation>(
+  auto errand = NewErrand(key);
+  errand->errand = std::move(work);
+  Take({.submitted = std::move(errand)});
+}
+
+void EngineLoop::OnLoggedSession(const SessionKey& key, LoggedWork work) {
+  const Session* session = sessions_.IsClaimed(key) ? nullptr : sessions_.Recall(key);
+  const bool reads = prefixes_ != nullptr && log_ != nullptr && session != nullptr &&
+                     session->fed_tokens > 0 &&
+                     prefixes_->TokensOf(session->path, session->fed_tokens).empty();
+  if (!reads) {
+    return OnSession(key,
+                     [work = std::move(work)](const absl::Status& status) { work(status, {}); });
+  }
+  auto errand = NewErrand(key);
+  errand->reads_log = true;
+  errand->errand = [&g = *errand, work = std::move(work)](const absl::Status& status) {
+    const bool knows = g.search != nullptr && g.search->done() && g.search->found().ok();
+    work(status, knows ? g.search->found()->tokens : std::vector<int32_t>());
+  };
+  Take({.submitted = std::move(errand)});
+}
+
+std::unique_ptr<Generation> EngineLoop::NewErrand(const SessionKey& key) {
+  auto errand = std::make_unique<Generation>(
       Request(), std::make_shared<TokenStream>(options_.stream_capacity_events), Now());
-  command.submitted->request.session = key;
-  command.submitted->request.create_session = false;
-  command.submitted->errand = std::move(work);
-  Take(std::move(command));
+  errand->request.session = key;
+  errand->request.create_session = false;
+  return errand;
 }
 
 // The session is idle then, as the command expects it to be.

@@ -34,6 +34,8 @@ inline constexpr char kReasonPosition[] = "POSITION_MISMATCH";
 inline constexpr char kReasonKeyRunning[] = "IDEMPOTENCY_KEY_RUNNING";
 inline constexpr char kReasonKeyBroken[] = "IDEMPOTENCY_KEY_BROKEN_OFF";
 inline constexpr char kReasonKeyForgotten[] = "IDEMPOTENCY_RECORD_TOO_LARGE";
+// A later request edited the conversation in front of what that one fed.
+inline constexpr char kReasonKeyUndone[] = "IDEMPOTENCY_KEY_UNDONE";
 inline constexpr char kReasonKeyReused[] = "IDEMPOTENCY_KEY_REUSED";
 // The session's state has no room for what the request would feed (--max-context).
 inline constexpr char kReasonContextFull[] = "CONTEXT_FULL";

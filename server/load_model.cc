@@ -245,6 +245,7 @@ absl::StatusOr<SessionStorage> OpenSessions(const v1::EngineSection& config) {
   StoreReport report;
   SessionStore::Options options;
   options.requests_kept = config.max_idempotency_keys();
+  options.limits.snapshots_per_session = config.snapshots_per_session();
   options.limits.bytes_per_owner = config.session_bytes_per_key();
   absl::StatusOr<std::unique_ptr<SessionStore>> store =
       SessionStore::Open(*storage.files, config.session_dir(), options, report);

@@ -38,19 +38,22 @@ absl::Status ChangeApplier::Do(const ForgetPast& change) {
   return PutSession(std::move(session));
 }
 
-absl::Status ChangeApplier::ClearReplies(uint64_t session, int64_t beyond_position) {
+absl::Status ChangeApplier::ClearReplies(uint64_t session, int64_t beyond_position,
+                                         std::optional<int> outcome) {
   std::vector<std::pair<RowKey, RequestRecord>> told;
   MNEME_RETURN_IF_ERROR(catalogue_.Scan(
       RowKind::kRequest, session, "",
       [&](const RowKey& row, RecordReader values) -> absl::StatusOr<bool> {
         MNEME_ASSIGN_OR_RETURN(RequestRecord request, DecodeRequest(values, row.Name()));
-        if (request.position > beyond_position && !request.reply.empty()) {
+        const bool changes = !request.reply.empty() || outcome.has_value();
+        if (request.position > beyond_position && changes) {
           told.emplace_back(row, std::move(request));
         }
         return true;
       }));
   for (auto& [row, request] : told) {
     request.reply.clear();
+    request.outcome = outcome.value_or(request.outcome);
     MNEME_RETURN_IF_ERROR(catalogue_.Put(row, Encode(request)));
   }
   return absl::OkStatus();

@@ -10,6 +10,21 @@
 #include "store/session_rows.h"
 
 namespace mneme {
+namespace {
+
+// Whether it has a pending token, among the last ones of its history, that is in no conversation
+// any more.
+bool HasTakenBack(const RewindPoint& point, const SnapshotRecord& snapshot) {
+  return point.takes_back_pending() && snapshot.position == point.fed_tokens &&
+         (snapshot.pending_token.has_value() || !snapshot.has_facts);
+}
+
+// Nothing else leads to what follows.
+bool BeginsLog(const SessionRecord& session, const SnapshotRecord& snapshot) {
+  return session.first_turn > 0 && snapshot.turn == session.first_turn;
+}
+
+}  // namespace
 
 absl::StatusOr<CheckpointRecord> ChangeApplier::FindCheckpointRow(const SessionRecord& session,
                                                                   const std::string& name) {
@@ -94,6 +109,7 @@ absl::Status ChangeApplier::Do(const CutSession& change) {
     MNEME_RETURN_IF_ERROR(CheckPoint(session, change.to));
   }
   MNEME_RETURN_IF_ERROR(GoBackTo(change.to, session));
+  MNEME_RETURN_IF_ERROR(ClearReplies(session.id, session.position(), change.outcome));
   return PutSession(std::move(session));
 }
 
@@ -118,8 +134,14 @@ absl::Status ChangeApplier::GoBackTo(const RewindPoint& point, SessionRecord& se
   ++session.rewinds;
   MNEME_ASSIGN_OR_RETURN(const std::vector<SnapshotRecord> snapshots,
                          SnapshotsOf(catalogue_, session.id));
-  for (const SnapshotRecord& snapshot : snapshots) {
-    if (!point.Keeps(snapshot)) MNEME_RETURN_IF_ERROR(DropSnapshot(session, snapshot));
+  for (SnapshotRecord snapshot : snapshots) {
+    if (!point.Keeps(snapshot) ||
+        (HasTakenBack(point, snapshot) && !BeginsLog(session, snapshot))) {
+      MNEME_RETURN_IF_ERROR(DropSnapshot(session, snapshot));
+    } else if (HasTakenBack(point, snapshot)) {
+      snapshot.pending_token.reset();
+      MNEME_RETURN_IF_ERROR(catalogue_.Put(SnapshotRow(session.id, snapshot.id), Encode(snapshot)));
+    }
   }
   MNEME_ASSIGN_OR_RETURN(const std::vector<CheckpointRecord> checkpoints,
                          CheckpointsOf(catalogue_, session.id));
@@ -139,6 +161,7 @@ absl::Status ChangeApplier::StandAt(const RewindPoint& point, SessionRecord& ses
   session.pending_token = point.pending_token;
   session.state_digest = point.state_digest;
   session.facts = point.facts;
+  if (point.takes_back_pending()) MNEME_RETURN_IF_ERROR(ErasePending(session));
   return point.part.has_value() ? PutTurn(session, *point.part) : absl::OkStatus();
 }
 
@@ -169,7 +192,12 @@ absl::Status ChangeApplier::Do(const ForkSession& change) {
                          SnapshotsOf(catalogue_, parent.id));
   for (const SnapshotRecord& snapshot : snapshots) {
     if (point.has_value() && !point->Keeps(snapshot)) continue;
-    MNEME_RETURN_IF_ERROR(PutSnapshot(child, snapshot));
+    SnapshotRecord copy = snapshot;
+    if (point.has_value() && HasTakenBack(*point, copy)) {
+      if (!BeginsLog(child, copy)) continue;
+      copy.pending_token.reset();
+    }
+    MNEME_RETURN_IF_ERROR(PutSnapshot(child, copy));
   }
   MNEME_RETURN_IF_ERROR(CheckBytes(child, child.log_bytes + child.snapshot_bytes));
   return PutSession(std::move(child));

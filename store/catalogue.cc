@@ -39,6 +39,8 @@ absl::string_view KindName(RowKind kind) {
       return "session of request";
     case RowKind::kDoubt:
       return "doubt";
+    case RowKind::kCommits:
+      return "number of commits";
   }
   return "row of unknown kind";
 }
@@ -101,7 +103,7 @@ struct Catalogue::Statements {
 };
 
 Catalogue::Catalogue(FileSystem& files, std::string folder)
-    : files_(files), folder_(std::move(folder)) {}
+    : files_(files), folder_(std::move(folder)), mark_(files, folder_ + "/commits") {}
 Catalogue::~Catalogue() = default;
 
 std::string Catalogue::Path(int64_t generation) const {
@@ -131,6 +133,11 @@ absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, st
     damage.sessions_unreadable = true;
     opened = wal;
   }
+  const absl::Status whole = opened.ok() ? catalogue->CheckCommits() : absl::OkStatus();
+  if (!whole.ok()) {
+    damage.sessions_unreadable = true;
+    opened = whole;
+  }
   if (opened.ok() && !has_wal && has_snapshots) {
     MNEME_ASSIGN_OR_RETURN(const bool has_sessions, catalogue->HasSessions());
     if (!has_sessions) {
@@ -146,6 +153,31 @@ absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, st
     return opened;
   }
   return catalogue;
+}
+
+// Where its WAL has lost its end, or another one lies in its place, nothing else tells.
+absl::Status Catalogue::CheckCommits() {
+  const int64_t marked = mark_.Read();
+  if (marked <= commits_) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(Path(generation_), ": has ", commits_, " commits, and ",
+                                          marked, " were on the disk: the last ones are lost"));
+}
+
+absl::Status Catalogue::Begin() {
+  changed_ = false;
+  return database_->Begin();
+}
+
+absl::Status Catalogue::Commit() {
+  if (!changed_) return database_->Commit();
+  const absl::Status counted =
+      Put({.kind = RowKind::kCommits},
+          std::move(RecordWriter().Varint(static_cast<uint64_t>(commits_ + 1))));
+  if (!counted.ok()) Rollback();
+  MNEME_RETURN_IF_ERROR(counted);
+  MNEME_RETURN_IF_ERROR(database_->Commit());
+  mark_.Write(++commits_);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Catalogue::HasSessions() {
@@ -226,6 +258,9 @@ absl::Status Catalogue::Prepare() {
       database_->Prepare("DELETE FROM rows WHERE kind = ? AND session = ? AND key = ?"));
   statements_ =
       std::make_unique<Statements>(Statements{std::move(put), std::move(get), std::move(remove)});
+  const RowKey row = {.kind = RowKind::kCommits};
+  MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> commits, Get(row));
+  commits_ = commits.has_value() ? static_cast<int64_t>(RecordReader(*commits).Varint()) : 0;
   return absl::OkStatus();
 }
 
@@ -234,6 +269,7 @@ absl::Status Catalogue::Put(const RowKey& row, RecordWriter values) {
     return absl::InvalidArgumentError(absl::StrCat(row.Name(), ": takes ", values.size(),
                                                    " bytes, a row has room for ", kMaxRowBytes));
   }
+  changed_ = true;
   return BindKey(statements_->put, row).BindBlob(4, std::move(values).Seal(row.Name())).Run();
 }
 
@@ -248,10 +284,12 @@ absl::StatusOr<std::optional<std::string>> Catalogue::Get(const RowKey& row) {
 }
 
 absl::Status Catalogue::Delete(const RowKey& row) {
+  changed_ = true;
   return BindKey(statements_->remove, row).Run();
 }
 
 absl::Status Catalogue::DeleteAll(RowKind kind, uint64_t session) {
+  changed_ = true;
   MNEME_ASSIGN_OR_RETURN(Statement remove,
                          database_->Prepare("DELETE FROM rows WHERE kind = ? AND session = ?"));
   return remove.Bind(1, static_cast<int64_t>(kind)).Bind(2, static_cast<int64_t>(session)).Run();
@@ -306,6 +344,7 @@ absl::Status Catalogue::WriteAnew(Damage& damage, const absl::Status& known) {
   generation_ = last + 1;
   MNEME_RETURN_IF_ERROR(OpenGeneration());
   if (last == 0) return absl::OkStatus();
+  mark_.Write(commits_);  // of what is left
   return RemoveGeneration(last, /*set_aside=*/damage.rows.size() > damaged_rows, damage);
 }
 

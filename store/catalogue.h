@@ -2,6 +2,7 @@
 //
 //   FOLDER/catalogue.<generation>.db      the highest counts; -wal beside it belongs to it
 //   FOLDER/catalogue.<generation>.db.new  is being written, and nobody's yet
+//   FOLDER/commits                        commit_mark.h
 //
 //   rows (kind, session, key) -> record   of record.h, named by its kind, session and key
 //
@@ -26,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "store/commit_mark.h"
 #include "store/database.h"
 #include "store/file_system.h"
 #include "store/record.h"
@@ -41,6 +43,7 @@ enum class RowKind {
   kRequest = 5,         // session, RequestKey
   kRequestSession = 6,  // 0, RequestKey; which session has the request
   kDoubt = 7,           // 0; whether rows of sessions were lost, so that names are unknown
+  kCommits = 8,         // 0; how many transactions with changes there were, this one included
 };
 
 struct RowKey {
@@ -71,12 +74,13 @@ class Catalogue {
   ~Catalogue();
 
   // Makes a new one where there is none. A damaged one is written anew as far as it can be read. So
-  // is one that `has_snapshots` say must have had more, as a file of it is missing.
+  // is one that `has_snapshots` say must have had more, as a file of it is missing, and one that
+  // has fewer commits than were on the disk.
   static absl::StatusOr<std::unique_ptr<Catalogue>> Open(FileSystem& files, std::string folder,
                                                          bool has_snapshots, Damage& damage);
 
-  absl::Status Begin() { return database_->Begin(); }
-  absl::Status Commit() { return database_->Commit(); }
+  absl::Status Begin();
+  absl::Status Commit();
   void Rollback() { database_->Rollback(); }
   // A part of a transaction that can be taken back alone.
   absl::Status BeginPart() { return database_->Execute("SAVEPOINT part"); }
@@ -116,6 +120,7 @@ class Catalogue {
   absl::StatusOr<bool> HasSessions();
   absl::Status OpenGeneration();
   absl::Status RenewWal();
+  absl::Status CheckCommits();
   absl::Status WriteGeneration(int64_t generation, Damage& damage);
   absl::Status CopyRows(Database& to, absl::string_view order, Damage& damage, bool& whole);
   absl::Status Prepare();
@@ -125,6 +130,9 @@ class Catalogue {
   FileSystem& files_;
   const std::string folder_;
   int64_t generation_ = 0;  // 0: none yet
+  CommitMark mark_;
+  int64_t commits_ = 0;   // the row of kCommits
+  bool changed_ = false;  // since Begin
   std::unique_ptr<Database> database_;
   struct Statements;
   std::unique_ptr<Statements> statements_;  // after database_, whose they are

@@ -179,11 +179,12 @@ absl::Status ChangeApplier::Do(const AddTurn& change) {
                      " tokens fed, whose events lead to ", change.turn.end()));
   }
   if (durable) {
-    const int64_t before = session.log_bytes;
-    MNEME_RETURN_IF_ERROR(PutTurn(session, change.turn));
-    if (change.fed_tokens > change.turn.begin) {
-      MNEME_RETURN_IF_ERROR(CheckBytes(session, session.log_bytes - before));
+    MNEME_RETURN_IF_ERROR(ErasePendingUnlessFed(session, change.turn));
+    if (limits_.bytes_per_owner > 0 && change.fed_tokens > change.turn.begin) {
+      const auto bytes = static_cast<int64_t>(Encode(change.turn).size());
+      MNEME_RETURN_IF_ERROR(MakeRoom(session, bytes));
     }
+    MNEME_RETURN_IF_ERROR(PutTurn(session, change.turn));
   }
   session.parked = false;
   session.fed_tokens = change.fed_tokens;
@@ -203,6 +204,7 @@ absl::Status ChangeApplier::Do(const ChangeSession& change) {
   if (change.ttl.has_value()) session.ttl = *change.ttl;
   if (change.last_used.has_value()) session.last_used = *change.last_used;
   if (change.parked.has_value()) session.parked = *change.parked;
+  if (change.lost) session.status = SessionStatus::kLost;
   return PutSession(std::move(session));
 }
 
@@ -247,9 +249,9 @@ absl::Status ChangeApplier::Do(const AddSnapshot& change) {
   }
   SnapshotRecord snapshot = change.snapshot;
   MNEME_RETURN_IF_ERROR(CheckSnapshot(session, snapshot));
-  MNEME_RETURN_IF_ERROR(CheckBase(session, snapshot));
   MNEME_RETURN_IF_ERROR(SetThere(session, snapshot));
-  MNEME_RETURN_IF_ERROR(CheckBytes(session, snapshot.bytes));
+  MNEME_RETURN_IF_ERROR(MakeRoom(session, snapshot.bytes));
+  MNEME_RETURN_IF_ERROR(CheckBase(session, snapshot));
   MNEME_RETURN_IF_ERROR(PutSnapshot(session, snapshot));
   session.parked = session.durability == Durability::kNone;
   MNEME_RETURN_IF_ERROR(Compact(session));

@@ -112,16 +112,26 @@ class ChangeApplier {
   absl::Status PutSnapshot(SessionRecord& session, const SnapshotRecord& snapshot);
   absl::Status DropSnapshot(SessionRecord& session, const SnapshotRecord& snapshot);
   absl::Status DropRequests(uint64_t session, int64_t beyond_position);
+  // Rewrites the last turns of the log without the pending token that they ended with.
+  absl::Status ErasePending(SessionRecord& session);
+  // The same, where what is fed next is another token, and no checkpoint is to bring it back.
+  absl::Status ErasePendingUnlessFed(SessionRecord& session, const Turn& next);
   // Turns [begin, end) of the log.
   absl::Status DropTurns(SessionRecord& session, int64_t begin, int64_t end);
   absl::StatusOr<std::vector<Turn>> Turns(const SessionRecord& session);
   // What the session was where the snapshot is of, as far as the log says it.
   absl::Status SetThere(const SessionRecord& session, SnapshotRecord& snapshot);
-  absl::Status ClearReplies(uint64_t session, int64_t beyond_position);
+  absl::Status ClearReplies(uint64_t session, int64_t beyond_position,
+                            std::optional<int> outcome = std::nullopt);
   // Drops the turns before.
   absl::Status BeginLogAt(SessionRecord& session, int64_t turn);
-  // Snapshots that nobody needs, and what of a long log is behind the others.
-  absl::Status Compact(SessionRecord& session);
+  // Drops snapshots that nobody needs, and what of a long log is behind the others.
+  absl::Status Compact(SessionRecord& session) { return Compact(session, MostSpaced(session)); }
+  absl::Status Compact(SessionRecord& session, int64_t most_spaced);
+  // Snapshots that it may have beside those that it needs.
+  int64_t MostSpaced(const SessionRecord& session) const;
+  // As CheckBytes, after dropping such snapshots where they are in the way.
+  absl::Status MakeRoom(SessionRecord& session, int64_t more);
 
   Catalogue& catalogue_;
   const CommittedSessions& committed_;

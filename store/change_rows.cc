@@ -8,8 +8,15 @@
 #include "store/change_applier.h"
 #include "store/rewind_point.h"
 #include "store/session_rows.h"
+#include "store/spaced_places.h"
 
 namespace mneme {
+namespace {
+
+// Of a durable session, whatever else it has.
+constexpr int64_t kNewestSnapshots = 2;
+
+}  // namespace
 
 absl::Status ChangeApplier::PutSession(SessionRecord session) {
   MNEME_RETURN_IF_ERROR(catalogue_.Put(SessionRow(session.id), Encode(session)));
@@ -76,6 +83,42 @@ absl::Status ChangeApplier::DropSnapshot(SessionRecord& session, const SnapshotR
   return absl::OkStatus();
 }
 
+absl::Status ChangeApplier::ErasePending(SessionRecord& session) {
+  for (int64_t i = session.turns; i-- > session.first_turn;) {
+    const RowKey row = TurnRow(session.id, i);
+    MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> values, catalogue_.Get(row));
+    if (!values.has_value()) return absl::DataLossError(absl::StrCat(row.Name(), ": is missing"));
+    MNEME_ASSIGN_OR_RETURN(Turn turn, DecodeTurn(RecordReader(*values), row.Name()));
+    if (!turn.pending_token.has_value()) break;
+    turn.pending_token.reset();
+    RecordWriter without = Encode(turn);
+    session.log_bytes +=
+        static_cast<int64_t>(without.size()) - static_cast<int64_t>(values->size());
+    MNEME_RETURN_IF_ERROR(catalogue_.Put(row, std::move(without)));
+    if (turn.end() > turn.begin) break;  // it was drawn there
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChangeApplier::ErasePendingUnlessFed(SessionRecord& session, const Turn& next) {
+  if (!session.pending_token.has_value()) return absl::OkStatus();
+  std::optional<int32_t> goes_on = next.pending_token;  // where it feeds nothing
+  for (const Event& event : next.events) {
+    const auto* fed = std::get_if<TokensFed>(&event);
+    if (fed == nullptr || fed->tokens.empty()) continue;
+    goes_on = fed->tokens.front();
+    break;
+  }
+  if (goes_on == session.pending_token) return absl::OkStatus();
+  MNEME_ASSIGN_OR_RETURN(const std::vector<CheckpointRecord> checkpoints,
+                         CheckpointsOf(catalogue_, session.id));
+  for (const CheckpointRecord& one : checkpoints) {
+    if (one.has_pending_token && one.position == session.fed_tokens) return absl::OkStatus();
+  }
+  staged_.erase_later = true;
+  return ErasePending(session);
+}
+
 absl::Status ChangeApplier::DropTurns(SessionRecord& session, int64_t begin, int64_t end) {
   int64_t bytes = 0;
   MNEME_RETURN_IF_ERROR(
@@ -133,41 +176,69 @@ absl::Status ChangeApplier::SetThere(const SessionRecord& session, SnapshotRecor
   return absl::OkStatus();
 }
 
-absl::Status ChangeApplier::Compact(SessionRecord& session) {
+// What others of the key's sessions need comes first: places of the past alone take no more than a
+// half of what it may have.
+int64_t ChangeApplier::MostSpaced(const SessionRecord& session) const {
+  if (session.durability != Durability::kTurn) return 0;
+  if (limits_.bytes_per_owner > 0 && UsageOf(session.owner).bytes > limits_.bytes_per_owner / 2) {
+    return 0;
+  }
+  return std::max<int64_t>(limits_.snapshots_per_session - kNewestSnapshots, 0);
+}
+
+absl::Status ChangeApplier::Compact(SessionRecord& session, int64_t most_spaced) {
   MNEME_ASSIGN_OR_RETURN(const std::vector<SnapshotRecord> snapshots,
                          SnapshotsOf(catalogue_, session.id));
   MNEME_ASSIGN_OR_RETURN(const std::vector<CheckpointRecord> checkpoints,
                          CheckpointsOf(catalogue_, session.id));
   const bool durable = session.durability == Durability::kTurn;
-  const size_t newest = durable ? 2 : 1;
+  const size_t newest = durable ? kNewestSnapshots : 1;
   const auto is_needed = [&](size_t i) {
     return i + newest >= snapshots.size() ||
            std::any_of(checkpoints.begin(), checkpoints.end(), [&](const CheckpointRecord& one) {
              return LeadsTo(snapshots[i], one) && !LeadsTo(snapshots[i + 1], one);
            });
   };
+  const auto begins_log = [&](const SnapshotRecord& snapshot) {
+    return durable && session.first_turn > 0 && snapshot.turn == session.first_turn;
+  };
+  std::vector<SpacedPlace> places;
+  for (size_t i = 0; i < snapshots.size(); ++i) {
+    places.push_back({snapshots[i].position, is_needed(i) || begins_log(snapshots[i])});
+  }
+  const bool is_whole = session.first_turn == 0 || snapshots.empty();
+  const std::vector<bool> spaced =
+      SpacedPlaces(places, is_whole ? 0 : snapshots.front().position, most_spaced);
   // One snapshot alone may turn out to be damaged: the log stays whole behind it. Nor may
   // checkpoints lose what leads to them.
-  if (snapshots.size() >= 2 && session.log_bytes > limits_.log_bytes_per_session) {
-    size_t oldest = 0;
-    while (!is_needed(oldest)) ++oldest;
+  for (size_t i = 0; i + 1 < snapshots.size(); ++i) {
+    if (session.log_bytes <= limits_.log_bytes_per_session) break;
+    if (!spaced[i] || snapshots[i].turn < session.first_turn) continue;
     const bool loses_none =
         std::all_of(checkpoints.begin(), checkpoints.end(),
-                    [&](const CheckpointRecord& one) { return LeadsTo(snapshots[oldest], one); });
-    if (loses_none) MNEME_RETURN_IF_ERROR(BeginLogAt(session, snapshots[oldest].turn));
+                    [&](const CheckpointRecord& one) { return LeadsTo(snapshots[i], one); });
+    if (!loses_none) break;
+    MNEME_RETURN_IF_ERROR(BeginLogAt(session, snapshots[i].turn));
+    if (is_needed(i)) break;
   }
   std::set<uint64_t> bases;  // of those that stay
   for (size_t i = snapshots.size(); i-- > 0;) {
     const SnapshotRecord& snapshot = snapshots[i];
-    const bool begins_log =
-        durable && session.first_turn > 0 && snapshot.turn == session.first_turn;
-    if (is_needed(i) || begins_log || bases.contains(snapshot.id)) {
+    const bool leads_on = is_needed(i) || snapshot.turn >= session.first_turn;
+    if ((spaced[i] && leads_on) || begins_log(snapshot) || bases.contains(snapshot.id)) {
       bases.insert(snapshot.base);
     } else {
       MNEME_RETURN_IF_ERROR(DropSnapshot(session, snapshot));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ChangeApplier::MakeRoom(SessionRecord& session, int64_t more) {
+  if (CheckBytes(session, more).ok()) return absl::OkStatus();
+  MNEME_RETURN_IF_ERROR(Compact(session, /*most_spaced=*/0));
+  MNEME_RETURN_IF_ERROR(PutSession(session));
+  return CheckBytes(session, more);
 }
 
 }  // namespace mneme

@@ -40,6 +40,9 @@ struct RewindPoint {
   uint64_t state_digest = 0;
   std::string facts;
 
+  // Whether a token that was drawn and not fed is gone here.
+  bool takes_back_pending() const { return part.has_value() && part->events.empty(); }
+
   // Whether a session that goes back to here keeps them.
   bool Keeps(const SnapshotRecord& snapshot) const {
     return snapshot.turn <= turns && snapshot.position <= fed_tokens;

@@ -2,6 +2,7 @@
 //
 //   FOLDER/lock               says who uses the folder
 //   FOLDER/catalogue.*.db     catalogue.h: sessions, logs, requests, lists of snapshots
+//   FOLDER/commits            commit_mark.h: how many commits the catalogue has, at least
 //   FOLDER/slabs/<id>.slab    slab_file.h: snapshots, whose ids are numbers
 //
 // The promise. A batch whose callback was called with OK is whole on the disk, and stays so after
@@ -15,9 +16,10 @@
 //
 // Damage is found by checksums, set aside as <name>.damaged, and named in StoreReport or the log. A
 // session of which something is missing falls back to the last state that its snapshots and turns
-// lead to, or is kLost. Others are untouched. Where bytes of the WAL have changed, the commits from
-// there on are lost, and names are in doubt; where they are the last commit's, nobody can tell that
-// from a power loss (wal_check.h).
+// lead to, or is kLost. Others are untouched. Where bytes of the WAL have changed, or its end is
+// gone, the commits from there on are lost, and names are in doubt. What the disk did not keep of
+// the mark of commits when power failed, nobody can tell from what it did not keep of the WAL's end
+// (commit_mark.h, wal_check.h).
 //
 // Deletion erases: rows are overwritten, the WAL is cut, snapshots are removed, and all of that is
 // on the disk before the callback. So it is with what going back drops, with what is forgotten, and

@@ -35,10 +35,12 @@ struct ChangeSession {
   std::optional<absl::Time> last_used;
   // Of a session that is not durable, before it goes on from its snapshot: false.
   std::optional<bool> parked;
+  bool lost = false;  // what the store has of it does not lead to where it stood
 };
 // A snapshot of the end of the turn before `snapshot.turn`, whose file is durable. The two newest
-// are kept, and those that checkpoints need. Of a session that is not durable: it is parked. From
-// here on the file is the store's, which removes it where the batch is refused.
+// are kept, those that checkpoints need, and some of the others (StoreLimits). Of a session that is
+// not durable: it is parked. From here on the file is the store's, which removes it where the batch
+// is refused.
 struct AddSnapshot {
   uint64_t session = 0;
   SnapshotRecord snapshot;  // `facts` and `pending_token` are the log's
@@ -70,12 +72,14 @@ struct RewindSession {
   FactsAfter facts;  // empty: parts of turns have none
   absl::Time when;
 };
-// As RewindSession to a point that was looked up before, for what follows in the same batch: what
-// was answered to requests stays. A point of no turns is the beginning of any session.
+// As RewindSession to a point that was looked up before, for what follows in the same batch. That
+// there were later requests stays, with another outcome, and without what was answered to them. A
+// point of no turns is the beginning of any session.
 struct CutSession {
   uint64_t session = 0;
   RewindPoint to;
   int64_t rewinds = 0;  // SessionRecord::rewinds when it was looked up
+  int outcome = 0;      // RequestRecord::outcome of later requests
 };
 // Nothing leads to where the session stands any more but this snapshot of it, which becomes its
 // only one: turns, snapshots and checkpoints are gone, and what was answered to requests that ended
@@ -106,6 +110,10 @@ using Change = std::variant<CreateSession, AddTurn, ChangeSession, AddSnapshot, 
 struct StoreLimits {
   // Beyond, the log of a session loses what is behind the oldest snapshot that is kept.
   int64_t log_bytes_per_session = int64_t{16} << 20;
+  // Snapshots of a durable session, the two newest among them, that are spaced over its past
+  // (spaced_places.h), as long as the owner has less than half of its bytes. There are more where
+  // checkpoints or others need them.
+  int64_t snapshots_per_session = 2;
   int64_t sessions_per_owner = 0;
   int64_t bytes_per_owner = 0;  // logs and snapshots
 };

@@ -14,7 +14,7 @@ namespace mneme {
 // frame that was on the disk is damaged. OK where there is no WAL.
 //
 // The bytes are those of SQLite's file format, "The Write-Ahead Log". The last commit's damage
-// cannot be told from a power loss.
+// cannot be told from a power loss here (but see commit_mark.h).
 absl::Status CheckWal(FileSystem& files, const std::string& path);
 
 }  // namespace mneme

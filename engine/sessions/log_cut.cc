@@ -62,6 +62,15 @@ absl::StatusOr<std::optional<Beginning>> BeginningOf(const SessionRecord& record
 
 }  // namespace
 
+absl::StatusOr<LogCut> ReadTokens(SessionStore& store, uint64_t session) {
+  LogCut cut;
+  const std::optional<SessionRecord> record = store.Find(session);
+  if (!record.has_value() || record->first_turn > 0) return cut;
+  MNEME_ASSIGN_OR_RETURN(const std::vector<Turn> turns, TurnsOf(store, *record));
+  if (std::optional<std::vector<int32_t>> tokens = TokensOf(turns)) cut.tokens = *std::move(tokens);
+  return cut;
+}
+
 absl::StatusOr<LogCut> FindCut(SessionStore& store, uint64_t session,
                                std::span<const int32_t> prompt, const Tokenizer* tokenizer,
                                const FactsAfter& facts) {

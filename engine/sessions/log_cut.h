@@ -33,6 +33,10 @@ absl::StatusOr<LogCut> FindCut(SessionStore& store, uint64_t session,
                                std::span<const int32_t> prompt, const Tokenizer* tokenizer,
                                const FactsAfter& facts);
 
+// All that the session was fed, as LogCut::tokens; none where its log does not go back to its
+// beginning, or does not say it all by tokens. Errors of the store.
+absl::StatusOr<LogCut> ReadTokens(SessionStore& store, uint64_t session);
+
 // One that another thread looks for.
 class CutSearch {
  public:

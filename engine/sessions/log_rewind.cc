@@ -69,6 +69,14 @@ std::shared_ptr<const CutSearch> SessionLog::FindCut(const Session& session,
   return search;
 }
 
+std::shared_ptr<const CutSearch> SessionLog::FindTokens(const Session& session) const {
+  auto search = std::make_shared<CutSearch>();
+  options_.states->Look([search, &store = store_, id = static_cast<uint64_t>(session.id)] {
+    search->Finish(ReadTokens(store, id));
+  });
+  return search;
+}
+
 void SessionLog::ForkAt(int64_t parent, Session& child, RewindTarget at, Done done) {
   std::vector<Change> changes;
   AppendBeginning(child, changes);

@@ -169,10 +169,26 @@ std::optional<Parking::Replay> Parking::TakeReplay() {
   return std::nullopt;
 }
 
-void Parking::FinishReplay(Session& session, TokenHistory history, const absl::Status& status) {
+std::list<Parking::Arrival>::iterator Parking::ArrivalOf(const Session& session) {
   const auto arrival = std::find_if(arrivals_.begin(), arrivals_.end(),
                                     [&](const Arrival& one) { return one.session == &session; });
   CHECK(arrival != arrivals_.end()) << "session \"" << session.key.name << "\" does not come";
+  return arrival;
+}
+
+void Parking::ReplayAgain(Session& session, uint64_t suspect) {
+  Arrival& arrival = *ArrivalOf(session);
+  arrival.state.reset();
+  arrival.copied = arrival.replays = false;
+  // What it was fed is in its slab; a new one has what a session begins with.
+  pool_.Release(session.slot);
+  session.slot = pool_.Acquire().value();
+  session.snapshot = session.snapshot_turn = 0;
+  store_->ReadAgain(session, suspect);
+}
+
+void Parking::FinishReplay(Session& session, TokenHistory history, const absl::Status& status) {
+  const auto arrival = ArrivalOf(session);
   const absl::Duration begun = arrival->begun;
   arrivals_.erase(arrival);
   if (!status.ok()) return Fail(session, status);

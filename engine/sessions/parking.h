@@ -123,6 +123,10 @@ class Parking {
   // The rest was fed to its slab, whose history is that; or, not OK, was not, and it stays where it
   // was.
   void FinishReplay(Session& session, TokenHistory history, const absl::Status& status);
+  // The rest was fed, and led to another state than the log says. It is read once more, without the
+  // snapshot that it began with, and is fed its log again: TakeReplay() has it then. Where there
+  // was no snapshot, it is lost.
+  void ReplayAgain(Session& session, uint64_t suspect);
   // Whether snapshots are on their way, or states come.
   bool store_is_busy() const;
 
@@ -161,6 +165,7 @@ class Parking {
   int RefusedAndResident(const Session* keeper, bool newcomer) const;
   int ParkOldest(int slabs, bool newcomer);
   void Leave(Session& session);
+  std::list<Arrival>::iterator ArrivalOf(const Session& session);
   void Advance(Arrival& arrival);
   void Fail(Session& session, const absl::Status& why);
   void Begin(Session& session, Residence to, absl::Duration now, std::unique_ptr<Transfer> transfer,

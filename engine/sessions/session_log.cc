@@ -6,6 +6,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "engine/idempotency.h"
 #include "engine/status_payload.h"
 #include "store/owner_limit.h"
 #include "store/record.h"
@@ -282,7 +283,8 @@ std::vector<Change> SessionLog::ChangesOf(Session& session, FedTurn turn,
   }
   const auto id = static_cast<uint64_t>(session.id);
   if (session.cut != nullptr) {
-    changes.push_back(CutSession{id, *session.cut, session.rewinds});
+    changes.push_back(
+        CutSession{id, *session.cut, session.rewinds, static_cast<int>(KeyState::kUndone)});
     session.turns = session.cut->turns + (session.cut->part.has_value() ? 1 : 0);
     ++session.rewinds;
     session.cut.reset();

@@ -125,6 +125,8 @@ class SessionLog {
   // Looks for where its log and a whole conversation part, on another thread; wakes the loop.
   std::shared_ptr<const CutSearch> FindCut(const Session& session,
                                            std::vector<int32_t> prompt) const;
+  // Reads ReadTokens() in the same way.
+  std::shared_ptr<const CutSearch> FindTokens(const Session& session) const;
   // A session that begins as another one was.
   void ForkAt(int64_t parent, Session& child, RewindTarget at, Done done);
   // Where the session stands.

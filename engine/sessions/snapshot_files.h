@@ -19,7 +19,8 @@ namespace mneme {
 // A state is what StatePool::Filled names, packed. Its sections: "state.<i>", what any token may
 // change, and "rows.<i>", blocks of rows that are written once (state_bytes.h). A file that goes on
 // from another one has the blocks that came since. So a session whose context grows writes each row
-// about twice, whatever its length, and a session's files take at most three times its state:
+// about twice, whatever its length, and its two newest files take, with those that they go on from,
+// at most three times its state:
 //
 //   A file goes on from the newest snapshot if that spares a quarter of it, and if then it, and all
 //   that it goes on from, take at most twice what the whole state takes.

@@ -34,6 +34,7 @@ struct StoredState {
   absl::Status status;
   int buffer = -1;             // to be returned
   bool in_buffer = false;      // it has the snapshot's state; otherwise there is none
+  uint64_t snapshot = 0;       // SnapshotRecord::id; 0: none
   int64_t tokens = 0;          // that the snapshot's state was fed
   int64_t turn = 0;            // turns of the log that are in it
   std::string facts;           // SessionRecord::facts, then
@@ -104,6 +105,10 @@ class StoredStates {
 
   // Begins to read; the answer is there when TakeRead() returns it.
   void Read(const Session& session) { Read(session, nullptr); }
+  // The same of one that was read, and was fed its log, and came to another state than the log
+  // says: `suspect`, the snapshot that it began with, is dropped as damaged first. Where that is 0,
+  // there is nothing else to begin with, and the session is lost.
+  void ReadAgain(const Session& session, uint64_t suspect);
   // The same of the newest snapshot that a session which goes back to a point keeps, without the
   // log behind it. NOT_FOUND where there is none.
   void ReadKept(const Session& session, std::shared_ptr<const RewindPoint> point) {
@@ -146,9 +151,10 @@ class StoredStates {
   };
   struct ReadJob {
     uint64_t session = 0;
-    std::shared_ptr<const RewindPoint> kept_by;  // ReadKept; null: Read
+    std::shared_ptr<const RewindPoint> kept_by = nullptr;  // ReadKept; null: Read
+    std::optional<uint64_t> suspect = std::nullopt;        // ReadAgain
     int buffer = -1;
-    std::function<void()> look;  // instead
+    std::function<void()> look = nullptr;  // instead
   };
   StoredStates(Backend& backend, const Model& model, const StatePool& pool, SessionStore& store,
                FileSystem& files, const SlabIdentity& identity, EngineStats& stats)
@@ -173,7 +179,8 @@ class StoredStates {
   void ReadFiles();
   absl::Status WriteFile(WriteJob& job);
   StoredState ReadFile(const ReadJob& job);
-  absl::Status ReadSession(const RewindPoint* kept_by, StoredState& state);
+  absl::Status ReadSession(const ReadJob& job, StoredState& state);
+  absl::Status DropSuspect(const SessionRecord& record, uint64_t snapshot);
   // The newest one that can be read, if any, and why others cannot.
   absl::Status ReadNewest(std::vector<SnapshotRecord> snapshots, StoredState& state,
                           absl::Status& unusable);

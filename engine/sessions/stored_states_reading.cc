@@ -29,6 +29,11 @@ void StoredStates::Read(const Session& session, std::shared_ptr<const RewindPoin
   Dispatch();
 }
 
+void StoredStates::ReadAgain(const Session& session, uint64_t suspect) {
+  waiting_.push_back({.session = static_cast<uint64_t>(session.id), .suspect = suspect});
+  Dispatch();
+}
+
 void StoredStates::Look(std::function<void()> work) {
   absl::MutexLock lock(&mu_);
   reads_.push_back({.look = std::move(work)});
@@ -114,7 +119,7 @@ void StoredStates::ReadFiles() {
 StoredState StoredStates::ReadFile(const ReadJob& job) {
   StoredState state = {.buffer = job.buffer};
   state.record.id = job.session;
-  state.status = ReadSession(job.kept_by.get(), state);
+  state.status = ReadSession(job, state);
   if (!absl::IsDataLoss(state.status)) return state;
   // The store mends what was found to be damaged, before its next commit, and takes the session
   // back to the last state that it can still reach.
@@ -134,13 +139,30 @@ StoredState StoredStates::ReadFile(const ReadJob& job) {
   return state;
 }
 
-absl::Status StoredStates::ReadSession(const RewindPoint* kept_by, StoredState& state) {
+// Its file is whole, and so are the rows of the log: one of them is not what was written there.
+absl::Status StoredStates::DropSuspect(const SessionRecord& record, uint64_t snapshot) {
+  const std::string session = absl::StrCat("session ", record.id, " (\"", record.name, "\")");
+  if (snapshot != 0) {
+    LOG(ERROR) << "snapshot " << snapshot << " of " << session
+               << ": with the log behind it, it leads to another state than the session had after "
+               << record.fed_tokens << " tokens, and is set aside";
+    return store_.Apply({DropDamagedSnapshot{record.id, snapshot}});
+  }
+  LOG(ERROR) << session << ": its whole log leads to another state than it had after "
+             << record.fed_tokens << " tokens";
+  MNEME_RETURN_IF_ERROR(store_.Apply({ChangeSession{.session = record.id, .lost = true}}));
+  return absl::DataLossError("its log leads to another state than it had when it was stored");
+}
+
+absl::Status StoredStates::ReadSession(const ReadJob& job, StoredState& state) {
   const uint64_t id = state.record.id;
+  const RewindPoint* const kept_by = job.kept_by.get();
   const std::optional<SessionRecord> record = store_.Find(id);
   if (!record.has_value()) {
     return absl::NotFoundError(absl::StrCat("session ", id, " is not stored any more"));
   }
   state.record = *record;
+  if (job.suspect.has_value()) MNEME_RETURN_IF_ERROR(DropSuspect(*record, *job.suspect));
   MNEME_ASSIGN_OR_RETURN(std::vector<SnapshotRecord> snapshots, store_.ReadSnapshots(id));
   absl::Status unusable;
   if (kept_by != nullptr) {
@@ -191,6 +213,7 @@ absl::Status StoredStates::ReadSnapshot(const SnapshotRecord& snapshot, StoredSt
   MNEME_RETURN_IF_ERROR(snapshots_.Read(snapshot, BytesOf(state.buffer, bytes), history, failed));
   MNEME_RETURN_IF_ERROR(DecodeHistory(history, state));
   state.in_buffer = true;
+  state.snapshot = snapshot.id;
   state.tokens = snapshot.position;
   state.turn = snapshot.turn;
   state.facts = snapshot.facts;

@@ -250,6 +250,98 @@ TEST(EngineLoopEditTest, DamagedSnapshotsAreLeftForTheLog) {
   EXPECT_EQ(Stored(*server).checkpoints, 1) << "the log leads there";
 }
 
+// A repetition of a request is told nothing that its session does not hold, and undoes nothing.
+TEST(EngineLoopEditTest, RequestsThatAnEditTookBackAreRefusedWithThePositionOfToday) {
+  for (const bool stored : {true, false}) {
+    std::optional<Server> server;
+    std::optional<LoopHarness> alone;
+    HarnessOptions options = Options();
+    options.prefix_states = stored ? 0 : 64;  // knows where they part
+    options.engine.prefix_cache_least_tokens = 4;
+    stored ? void(server.emplace(options)) : void(alone.emplace(options));
+    const auto h = [&]() -> LoopHarness& { return stored ? **server : *alone; };
+    Told told;
+    std::vector<Request> asked;
+    for (int turn = 0; turn < 4; ++turn) {
+      Say(told, turn);
+      Request request = Whole(told);
+      request.idempotency_key = absl::StrCat("turn ", turn);
+      asked.push_back(request);
+      const Answer answer = h().Generate(request);
+      told.insert(told.end(), answer.tokens.at(0).begin(), answer.tokens.at(0).end());
+    }
+    Told edited = Edited(told, 2, 9);
+    Request edit = Whole(edited);
+    edit.idempotency_key = "edit";
+    const Answer first = h().Generate(edit);
+    ASSERT_EQ(first.status(), absl::OkStatus());
+    const int64_t position = first.last.session_position;
+    for (const bool restarted : {false, true}) {
+      if (restarted && !stored) break;
+      if (restarted) server->LosePower(3);
+      for (int turn = 0; turn < 4; ++turn) {
+        const Answer again = h().Generate(asked[static_cast<size_t>(turn)]);
+        if (turn < 2) {
+          EXPECT_TRUE(again.last.replayed) << turn;
+          EXPECT_EQ(again.last.session_position, (turn + 1) * kTurn);
+        } else {
+          EXPECT_EQ(ReasonOf(again.status()), kReasonKeyUndone) << turn << again.status();
+          EXPECT_EQ(PositionOf(again.status()), position);
+          EXPECT_FALSE(again.start.has_value());
+        }
+      }
+      const Answer same = h().Generate(edit);
+      EXPECT_TRUE(same.last.replayed);
+      EXPECT_EQ(same.tokens, first.tokens);
+      EXPECT_EQ(Position(h()), position) << "nothing was fed";
+    }
+  }
+}
+
+TEST(EngineLoopEditTest, AnEditThatDoesNotComeToItsEndUndoesNothing) {
+  Server server;
+  Told told;
+  Say(told, 0);
+  Request request = Whole(told);
+  request.idempotency_key = "k";
+  ASSERT_EQ(server->Generate(request).status(), absl::OkStatus());
+  server.failing_->set_free_bytes(0);
+  Told other;
+  Say(other, 5);
+  EXPECT_EQ(ReasonOf(server->Generate(Whole(other)).status()), kReasonNotDurable);
+  server.failing_->set_free_bytes(int64_t{1} << 40);
+  EXPECT_TRUE(server->Generate(request).last.replayed);
+}
+
+// The past has its snapshots too, the older the fewer: what an edit feeds does not grow with the
+// conversation in front of it.
+TEST(EngineLoopEditTest, AnEditFarBackFeedsLittleOfWhatIsInFrontOfIt) {
+  constexpr int kTurns = 20;
+  HarnessOptions options = Options(4, /*snapshot_tokens=*/kTurn);
+  options.store.limits.snapshots_per_session = 8;
+  for (const bool restarted : {false, true}) {
+    for (const int turn : {19, 18, 16, 12, 9, 4}) {
+      Server server(options);
+      Told told;
+      for (int i = 0; i < kTurns; ++i) {
+        Say(told, i);
+        Ask(*server, told);
+        server->TurnUntilStored();
+      }
+      EXPECT_LE(server.snapshots(), 8);
+      if (restarted) server.Restart();
+      Told edited = Edited(told, turn, 30);
+      const std::vector<int32_t> said = Oracle(options, edited);
+      const Answer answer = Ask(*server, edited);
+      EXPECT_EQ(answer.tokens.at(0), said) << turn;
+      const int64_t fed = answer.last.usage.fed_tokens - kAnswer;
+      // No more than a third of what lies between the edit and the end, by spaced_places.h, and the
+      // message.
+      EXPECT_LE(fed, (kTurns - turn) * kTurn / 3 + kTurn + kMessage) << turn;
+    }
+  }
+}
+
 // A log that begins with a snapshot knows what text that has read, and no tokens of it.
 TEST(EngineLoopEditTest, ALogThatHasLostItsBeginningIsCutBehindItAlone) {
   for (const bool behind : {true, false}) {

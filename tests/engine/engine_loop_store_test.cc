@@ -1,9 +1,11 @@
 // Sessions that outlive the loop: what was answered is there after a restart, exactly, and what was
 // not is as if it had never been asked.
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "engine/status_payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "store/slab_file.h"
 #include "tests/engine/loop_harness.h"
 #include "tests/engine/stored_server.h"
 
@@ -401,6 +404,95 @@ TEST(EngineLoopStoreTest, DamagedSnapshotsAreLeftForTheLog) {
   EXPECT_EQ(answer.last.usage.replayed_tokens, 4);
 }
 
+// Snapshots whose checksums hold and whose states are none of their sessions'.
+void AlterStates(Server& server, int newest) {
+  std::vector<std::string> paths;
+  for (const auto& [path, bytes] : server.disk().AllFiles()) {
+    if (path.ends_with(".slab")) paths.push_back(path);
+  }
+  ASSERT_GE(static_cast<int>(paths.size()), newest);
+  for (const std::string& path : std::vector(paths.end() - newest, paths.end())) {
+    auto reader = SlabReader::Open(server.disk(), path).value();
+    auto writer = SlabWriter::Create(server.disk(), path, reader->head()).value();
+    for (const SlabSection& section : reader->sections()) {
+      std::vector<std::byte> bytes(section.raw_bytes);
+      ASSERT_EQ(reader->ReadSection(section.name, bytes), absl::OkStatus());
+      if (section.name == "state.0") bytes.front() ^= std::byte{1};
+      ASSERT_EQ(writer->AddSection(section.name, bytes, /*compress=*/true), absl::OkStatus());
+    }
+    ASSERT_EQ(writer->Finish().status(), absl::OkStatus());
+  }
+}
+
+int FilesSetAside(Server& server) {
+  int count = 0;
+  for (const auto& [path, bytes] : server.disk().AllFiles()) {
+    count += path.ends_with(".slab.damaged") ? 1 : 0;
+  }
+  return count;
+}
+
+TEST(EngineLoopStoreTest, ASnapshotThatLeadsElsewhereIsLeftForAnOlderOneAndForTheLog) {
+  for (int altered = 0; altered <= 2; ++altered) {
+    Server server(Options(4, /*snapshot_tokens=*/4));
+    for (const int32_t said : {1, 2}) {
+      server->Generate(Greedy({said, 9, 9}, 2, "s"));
+      server->TurnUntilStored();
+    }
+    ASSERT_EQ(server.snapshots(), 2);
+    server->Generate(Greedy({3}, 2, "s"));
+    server.Kill();
+    AlterStates(server, altered);
+    const Answer answer = server->Generate(Greedy({4}, 2, "s"));
+    ASSERT_EQ(answer.status(), absl::OkStatus());
+    EXPECT_EQ(answer.tokens.at(0), Alone({{1, 9, 9}, {2, 9, 9}, {3}, {4}}, 2)) << altered;
+    EXPECT_EQ(FilesSetAside(server), altered);
+    EXPECT_EQ(answer.last.usage.replayed_tokens, std::vector({3, 8, 12})[altered]);
+    EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
+  }
+}
+
+TEST(EngineLoopStoreTest, WhereNothingLeadsToTheStateThatItHadASessionIsLostAloud) {
+  for (const bool from_the_start : {true, false}) {
+    HarnessOptions options = Options(4, /*snapshot_tokens=*/from_the_start ? 0 : 3);
+    if (!from_the_start) options.store.limits.log_bytes_per_session = 1;
+    Server server(options);
+    for (const std::string name : {"other", "s"}) {
+      for (int turn = 0; turn < 4; ++turn) {
+        server->Generate(Greedy({1, 2, 3}, 2, name));
+        server->TurnUntilStored();
+      }
+    }
+    const SessionRecord before = server->store->Find("", "s").value();
+    if (from_the_start) {
+      Turn turn = {.begin = before.fed_tokens, .pending_token = before.pending_token};
+      turn.facts = before.facts;
+      turn.state_digest = before.state_digest + 1;
+      ASSERT_EQ(server->store->Apply({AddTurn{before.id, turn, before.fed_tokens, absl::Now()}}),
+                absl::OkStatus());
+    } else {
+      ASSERT_GT(before.first_turn, 0);
+    }
+    server.Kill();
+    if (!from_the_start) AlterStates(server, 2);  // those of the younger session
+    const Answer lost = server->Generate(Greedy({4}, 2, "s"));
+    EXPECT_TRUE(absl::IsDataLoss(lost.status())) << lost.status();
+    EXPECT_EQ(ReasonOf(lost.status()), kReasonSessionLost);
+    EXPECT_EQ(PositionOf(lost.status()), before.position());
+    for (const bool restarted : {false, true}) {
+      if (restarted) server.Kill();
+      const absl::Status still = server->Generate(Greedy({4}, 2, "s")).status();
+      EXPECT_EQ(ReasonOf(still), kReasonSessionLost) << still;
+      EXPECT_EQ(PositionOf(still), before.position());
+    }
+    EXPECT_EQ(server->Generate(Greedy({4}, 2, "other")).status(), absl::OkStatus());
+    Request anew = Greedy({4}, 2, "s");
+    anew.replaces_lost = true;
+    EXPECT_EQ(server->Generate(anew).tokens.at(0), Alone({{4}}, 2));
+    EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
+  }
+}
+
 TEST(EngineLoopStoreTest, AStepThatFailsLeavesTheSessionAsItWas) {
   Server server(Options());
   server->Generate(Greedy({1}, 2, "s"));
@@ -428,6 +520,44 @@ TEST(EngineLoopStoreTest, WorkOnASessionWaitsForItsSlab) {
   EXPECT_FALSE(found.has_value());
   for (int turn = 0; turn < 1000 && !found.has_value(); ++turn) server->Turn();
   EXPECT_EQ(found, Residence::kResident);
+  EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
+}
+
+// Long logs are read beside steps: the loop has them when they are there.
+TEST(EngineLoopStoreTest, WorkThatNeedsTheLogWaitsForThatToo) {
+  HarnessOptions options = Options();
+  options.prefix_states = 4;
+  options.engine.prefix_cache_least_tokens = 2;
+  Server server(options);
+  const Answer answer = server->Generate(Greedy({1, 2, 3}, 3, "s"));
+  std::vector<int32_t> fed = {1, 2, 3};
+  fed.insert(fed.end(), answer.tokens.at(0).begin(), answer.tokens.at(0).end() - 1);
+  server.Kill();
+  for (const bool resident : {false, true}) {
+    if (resident) {
+      ASSERT_EQ(server->Generate(Greedy({}, 0, "s")).status(), absl::OkStatus());
+      fed.push_back(answer.tokens.at(0).back());
+    }
+    std::optional<std::vector<int32_t>> logged;
+    server->loop->OnLoggedSession(
+        Key("s"), [&](const absl::Status& status, std::span<const int32_t> tokens) {
+          ASSERT_EQ(status, absl::OkStatus());
+          logged.emplace(tokens.begin(), tokens.end());
+          EXPECT_EQ(server->loop->GetSession(Key("s"))->residence, Residence::kResident);
+        });
+    EXPECT_FALSE(logged.has_value()) << "on this thread";
+    EXPECT_EQ(ReasonOf(server->Generate(Greedy({4}, 2, "s")).status()), kReasonSessionBusy);
+    for (int turn = 0; turn < 1000 && !logged.has_value(); ++turn) server->Turn();
+    ASSERT_TRUE(logged.has_value());
+    EXPECT_EQ(*logged, fed);
+  }
+  std::optional<bool> told;
+  server->loop->OnLoggedSession(Key("nobody"),
+                                [&](const absl::Status& status, std::span<const int32_t> tokens) {
+                                  EXPECT_EQ(status, absl::OkStatus());
+                                  told = !tokens.empty();
+                                });
+  EXPECT_EQ(told, false);
   EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
 }
 

@@ -53,7 +53,7 @@ void ScheduleJudge::JudgeRequest(const ScheduleEvent& event) {
   if (followed && !answer.status().ok()) {  // what it repeats broke off, or it left
     if (absl::IsAborted(answer.status())) {
       EXPECT_THAT(ReasonOf(answer.status()).value_or(""),
-                  ::testing::AnyOf(kReasonKeyBroken, kReasonKeyForgotten));
+                  ::testing::AnyOf(kReasonKeyBroken, kReasonKeyUndone, kReasonKeyForgotten));
     }
     return;
   }
@@ -176,8 +176,12 @@ void ScheduleJudge::JudgeRefusal(const Request& request, const Answer& answer,
   const std::string reason = ReasonOf(answer.status()).value_or("");
   switch (answer.status().code()) {
     case absl::StatusCode::kAborted:
-      EXPECT_THAT(reason, ::testing::AnyOf(kReasonSessionBusy, kReasonPosition, kReasonKeyRunning,
-                                           kReasonKeyBroken, kReasonKeyForgotten));
+      EXPECT_THAT(reason,
+                  ::testing::AnyOf(kReasonSessionBusy, kReasonPosition, kReasonKeyRunning,
+                                   kReasonKeyBroken, kReasonKeyUndone, kReasonKeyForgotten));
+      if (reason == kReasonKeyUndone) {
+        EXPECT_TRUE(PositionOf(answer.status()).has_value());
+      }
       if (reason == kReasonPosition) {
         EXPECT_NE(request.expected_position, PositionOf(answer.status()));
         EXPECT_EQ(PositionOf(answer.status()), session.position());

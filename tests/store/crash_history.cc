@@ -16,6 +16,7 @@ namespace {
 constexpr char kFolder[] = "/store";
 constexpr char kOwner[] = "owner";
 constexpr absl::Time kDate = absl::UnixEpoch();
+constexpr int kUndone = 3;  // an outcome
 
 std::span<const std::byte> AsBytes(const std::string& text) {
   return std::as_bytes(std::span(text));
@@ -46,7 +47,7 @@ std::string DescribeTurn(const Turn& turn) {
 
 std::string DescribeRequest(const RequestRecord& request) {
   return absl::StrCat("\n request ", request.key, " ", request.digest, " ", request.position, " ",
-                      request.reply);
+                      request.outcome, " ", request.reply);
 }
 
 // As ExpectedSession::Describe, of a store.
@@ -152,7 +153,14 @@ void ExpectedSession::GoBack(int64_t position, const std::string& facts_there) {
     facts = turn.facts;
     kept.push_back(turn);
   }
-  if (pending) kept.push_back({.begin = position, .facts = facts = facts_there});
+  if (pending) {  // it is gone from where it was, too, and snapshots have it
+    (kept.empty() ? first_pending : kept.back().pending_token).reset();
+    kept.push_back({.begin = position, .facts = facts = facts_there});
+    std::erase_if(snapshots, [&](const Snapshot& one) {
+      const bool begins_log = first_turn > 0 && one.turn == first_turn;
+      return one.position == position && !begins_log;
+    });
+  }
   pending_token.reset();
   Keep(std::move(kept), position);
 }
@@ -312,6 +320,8 @@ Turn CrashHistory::MakeTurn(ExpectedSession& session) {
   for (size_t i = 0; i < count; ++i) {
     fed.tokens.push_back(static_cast<int32_t>(random_() % 50'000));
   }
+  const bool goes_on = fed.tokens.front() == session.pending_token;
+  if (!goes_on && !session.turns.empty()) session.turns.back().pending_token.reset();
   if (random_() % 4 == 0) turn.events.emplace_back(RangeForgotten{0, session.fed_tokens});
   turn.events.emplace_back(std::move(fed));
   turn.pending_token = static_cast<int32_t>(random_() % 50'000);
@@ -449,10 +459,15 @@ std::optional<CutSession> CrashHistory::ProposeCut(ExpectedSession& session, int
   auto point = FindFed(*record, *turns, *snapshots, position,
                        [&](absl::string_view, const Turn&) { return facts; });
   if (!point.ok()) return std::nullopt;
-  const auto answered = session.requests;
+  auto answered = session.requests;
+  for (auto& [key, request] : answered) {
+    if (request.position <= position) continue;
+    request.reply.clear();
+    request.outcome = kUndone;
+  }
   session.GoBack(position, facts);
-  session.requests = answered;
-  return CutSession{session.id, *std::move(point), record->rewinds};
+  session.requests = std::move(answered);
+  return CutSession{session.id, *std::move(point), record->rewinds, kUndone};
 }
 
 void CrashHistory::Step() {

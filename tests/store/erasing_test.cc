@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "store/record.h"
 #include "store/session_store.h"
 #include "tests/store/failing_fs.h"
 #include "tests/store/power_loss_fs.h"
@@ -103,6 +104,82 @@ TEST_F(ErasingTest, GoingBackErasesWhatCameLater) {
   }
   EXPECT_FALSE(disk_.AllFiles().contains(store_->SnapshotPath(later.id)));
   EXPECT_GT(FilesWith("kept facts"), 0);
+}
+
+// A token that was drawn and not fed, as rows have it.
+constexpr int32_t kDrawn = 0x0abcdef1;
+std::string InRows() {
+  return std::move(RecordWriter().Varint(static_cast<uint64_t>(kDrawn) + 1)).Values();
+}
+
+TEST_F(ErasingTest, ATokenThatIsTakenBackIsErased) {
+  enum class By { kRewind, kCut, kFork, kOtherToken, kNothingFed };
+  for (const By by : {By::kRewind, By::kCut, By::kFork, By::kOtherToken, By::kNothingFed}) {
+    const SessionRecord a = Create(absl::StrCat("a", static_cast<int>(by)));
+    Feed(a, 4, "before");
+    const SnapshotRecord older = Snapshot(a);
+    Turn turn = TokenTurn(4, {1, 2, 3});
+    turn.pending_token = kDrawn;
+    ASSERT_EQ(store_->Apply({TurnOf(a.id, turn)}), absl::OkStatus());
+    Turn again = {.begin = 7, .pending_token = kDrawn};  // a request that fed nothing
+    ASSERT_EQ(store_->Apply({TurnOf(a.id, again)}), absl::OkStatus());
+    const SnapshotRecord newer = Snapshot(a);
+    ASSERT_GT(FilesWith(InRows()), 0);
+    const int64_t bytes = store_->Find(a.id)->log_bytes;
+    uint64_t id = a.id;
+    if (by == By::kRewind) {
+      ASSERT_EQ(store_->Apply({RewindSession{a.id, {.position = 7}}}), absl::OkStatus());
+    } else if (by == By::kCut) {
+      const RewindPoint point = {.turns = 3, .part = Turn{.begin = 7}, .fed_tokens = 7};
+      ASSERT_EQ(store_->Apply({CutSession{a.id, point}, TurnOf(a.id, TokenTurn(7, {8, 9}))}),
+                absl::OkStatus());
+    } else if (by == By::kFork) {
+      const SessionRecord child = NamedSession(*store_, "child");
+      id = child.id;
+      ASSERT_EQ(store_->Apply({ForkSession{a.id, child, RewindTarget{.position = 7}}}),
+                absl::OkStatus());
+      ASSERT_EQ(store_->Apply({DeleteSession{a.id}}), absl::OkStatus());
+    } else {
+      const Turn next = by == By::kOtherToken ? TokenTurn(7, {8, 9}) : Turn{.begin = 7};
+      ASSERT_EQ(store_->Apply({TurnOf(a.id, next)}), absl::OkStatus());
+      ASSERT_EQ(store_->Apply({AddCheckpoint{a.id, {"c", 7, absl::UnixEpoch()}}}),
+                absl::OkStatus());
+      ASSERT_EQ(store_->Apply({DropCheckpoint{a.id, "c"}}), absl::OkStatus()) << "erases";
+    }
+    const auto turns = store_->ReadTurns(id, 0, 100);
+    ASSERT_TRUE(turns.ok()) << turns.status();
+    int64_t logged = 0;
+    for (const Turn& one : *turns) {
+      EXPECT_NE(one.pending_token, kDrawn);
+      logged += static_cast<int64_t>(Encode(one).size());
+    }
+    EXPECT_EQ(store_->Find(id)->log_bytes, logged) << bytes;
+    if (by == By::kRewind || by == By::kCut) {
+      EXPECT_EQ(FilesWith(InRows()), 0) << static_cast<int>(by);
+      EXPECT_TRUE(disk_.AllFiles().contains(store_->SnapshotPath(older.id)));
+      EXPECT_FALSE(disk_.AllFiles().contains(store_->SnapshotPath(newer.id)))
+          << "among its last tokens";
+    }
+    if (by == By::kFork) {
+      EXPECT_EQ(FilesWith(InRows()), 0);
+      EXPECT_EQ(store_->ReadSnapshots(id)->size(), 1u);
+    }
+    ASSERT_EQ(store_->Apply({DeleteSession{id}}), absl::OkStatus());
+    Open();
+  }
+}
+
+TEST_F(ErasingTest, ATokenThatACheckpointHasIsKeptForIt) {
+  const SessionRecord a = Create("a");
+  Turn turn = TokenTurn(0, {1, 2, 3});
+  turn.pending_token = kDrawn;
+  ASSERT_EQ(store_->Apply({TurnOf(a.id, turn)}), absl::OkStatus());
+  const CheckpointRecord there = {"there", 3, absl::UnixEpoch(), /*turns=*/1,
+                                  /*has_pending_token=*/true};
+  ASSERT_EQ(store_->Apply({AddCheckpoint{a.id, there}}), absl::OkStatus());
+  ASSERT_EQ(store_->Apply({TurnOf(a.id, TokenTurn(3, {8, 9}))}), absl::OkStatus());
+  ASSERT_EQ(store_->Apply({RewindSession{a.id, {.checkpoint = "there"}}}), absl::OkStatus());
+  EXPECT_EQ(store_->Find(a.id)->pending_token, kDrawn);
 }
 
 TEST_F(ErasingTest, TurnsThatALongLogLosesAreErased) {

@@ -219,7 +219,10 @@ TEST_F(StoreRewindTest, AForkOfThePastHasWhatLeadsThere) {
 
 TEST_F(StoreRewindTest, ACutAndWhatFollowsItAreOneChange) {
   const SessionRecord a = Create("a");
-  Feed(a, {1, 2, 3});
+  AddTurn before = Next(a, 0, {1, 2, 3});
+  before.request =
+      RequestRecord{.owner = "owner", .key = "before", .position = 4, .reply = "three"};
+  ASSERT_EQ(store_->Apply({before}), absl::OkStatus());
   const SnapshotRecord early = Snapshot(a);
   Checkpoint(a, "early");
   AddTurn answered = Next(a, 3, {3, 4, 5});
@@ -227,7 +230,8 @@ TEST_F(StoreRewindTest, ACutAndWhatFollowsItAreOneChange) {
   ASSERT_EQ(store_->Apply({answered}), absl::OkStatus());
   Checkpoint(a, "late");
   Snapshot(a);
-  const CutSession cut = CutAt(a, 5);
+  CutSession cut = CutAt(a, 5);
+  cut.outcome = 3;
   // What follows does not: nothing has happened.
   EXPECT_THAT(store_->Apply({cut, Next(a, 6, {9})}),
               Fails(absl::StatusCode::kInvalidArgument, "stands at 5 tokens fed"));
@@ -252,7 +256,10 @@ TEST_F(StoreRewindTest, ACutAndWhatFollowsItAreOneChange) {
     EXPECT_THAT(*store_->ReadCheckpoints(a.id),
                 ElementsAre(Field(&CheckpointRecord::name, "early")));
     EXPECT_EQ(now.checkpoints, 1);
-    EXPECT_EQ((*store_->FindRequest("owner", "key"))->reply, "six") << "answers stay";
+    const RequestRecord known = **store_->FindRequest("owner", "key");
+    EXPECT_EQ(known.reply, "") << "what the session does not hold";
+    EXPECT_EQ(known.outcome, 3);
+    EXPECT_EQ((*store_->FindRequest("owner", "before"))->reply, "three");
   }
 }
 

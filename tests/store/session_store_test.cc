@@ -1,5 +1,6 @@
 #include "store/session_store.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -42,12 +43,21 @@ class SessionStoreTest : public testing::Test {
     EXPECT_EQ(store_->Apply({TurnOf(session.id, TokenTurn(begin, std::move(tokens)))}),
               absl::OkStatus());
   }
-  SnapshotRecord Snapshot(const SessionRecord& session) {
+  SnapshotRecord Written(const SessionRecord& session, int64_t bytes) {
     const SessionRecord now = *store_->Find(session.id);
-    const SnapshotRecord snapshot = {store_->NewId(), now.fed_tokens, now.turns, 100};
+    const SnapshotRecord snapshot = {store_->NewId(), now.fed_tokens, now.turns, bytes};
     EXPECT_EQ(WriteSlab(files_, *store_, session, snapshot), absl::OkStatus());
+    return snapshot;
+  }
+  SnapshotRecord Snapshot(const SessionRecord& session) {
+    const SnapshotRecord snapshot = Written(session, 100);
     EXPECT_EQ(store_->Apply({AddSnapshot{session.id, snapshot}}), absl::OkStatus());
     return snapshot;
+  }
+  int64_t CountFiles(const std::string& suffix) {
+    const auto files = disk_.AllFiles();
+    return std::count_if(files.begin(), files.end(),
+                         [&](const auto& file) { return file.first.ends_with(suffix); });
   }
   // Alters bytes of a file, and of none other.
   void Alter(const std::string& path, const std::string& what) {
@@ -154,6 +164,14 @@ TEST_F(SessionStoreTest, EveryFailureOfTheDiskIsToldAndSurvived) {
         if (files_.count(kind) <= number) {
           EXPECT_EQ(first, absl::OkStatus());
           break;
+        }
+        // The last write is that of the mark of commits, which nobody waits for.
+        if (kind == Kind::kWrite && first.ok()) {
+          EXPECT_EQ(files_.count(kind), number + 1);
+          Open();
+          EXPECT_TRUE(report_.damage.empty());
+          EXPECT_EQ(store_->Find("owner", session.name)->turns, 1);
+          continue;
         }
         // What a failed sync has covered is unknown, whatever it says.
         const absl::StatusCode code =
@@ -272,18 +290,18 @@ TEST_F(SessionStoreTest, AnAlteredWalIsNoPowerLoss) {
   Open();
   const SessionRecord a = Create("a");
   for (int i = 0; i < 4; ++i) {
-    Turn turn = TokenTurn(i, {1});
+    Turn turn = TokenTurn(i, {5});
     turn.facts = absl::StrCat("facts of turn ", i);
     ASSERT_TRUE(store_->Apply({TurnOf(a.id, turn)}).ok());
   }
   store_.reset();
   const std::string path = "/store/catalogue.1.db-wal";
-  const std::string wal = disk_.AllFiles().at(path);
   for (int damaged = 0; damaged < 4; ++damaged) {
     SCOPED_TRACE(damaged);
     PowerLossFileSystem copy;
     ASSERT_TRUE(copy.CreateDirectory("/store").ok());
     for (const auto& [name, bytes] : disk_.AllFiles()) {
+      if (name == "/store/commits") continue;  // a power loss may have taken it
       std::string altered = bytes;
       if (name == path) altered[bytes.find(absl::StrCat("facts of turn ", damaged))] = '#';
       const auto file = copy.Open(name, OpenMode::kCreate);
@@ -299,6 +317,54 @@ TEST_F(SessionStoreTest, AnAlteredWalIsNoPowerLoss) {
     if (last) continue;
     EXPECT_THAT(report.damage[0], Fails(absl::StatusCode::kDataLoss, "commits behind it are lost"));
     EXPECT_EQ(report.set_aside[0], path + ".damaged");
+  }
+}
+
+// Cut at the end of each commit, and within each: an end of a WAL like any other.
+TEST_F(SessionStoreTest, AShortenedWalIsNoPowerLoss) {
+  Open();
+  const SessionRecord a = Create("a");
+  std::vector<size_t> ends;
+  const std::string path = "/store/catalogue.1.db-wal";
+  for (int i = 0; i < 4; ++i) {
+    ends.push_back(disk_.AllFiles().at(path).size());
+    ASSERT_TRUE(store_->Apply({TurnOf(a.id, TokenTurn(i, {5}))}).ok());
+  }
+  store_.reset();
+  const size_t whole = disk_.AllFiles().at(path).size();
+  for (size_t cut :
+       {ends[0], ends[1], ends[3], ends[3] + 4096 + 24, whole - 1, size_t{32}, size_t{0}, whole}) {
+    for (const bool again : {false, true}) {
+      SCOPED_TRACE(absl::StrCat("cut to ", cut, " of ", whole));
+      PowerLossFileSystem copy;
+      ASSERT_TRUE(copy.CreateDirectory("/store").ok());
+      for (const auto& [name, bytes] : disk_.AllFiles()) {
+        const auto file = copy.Open(name, OpenMode::kCreate);
+        const std::string left = name == path ? bytes.substr(0, cut) : bytes;
+        ASSERT_TRUE((*file)->Write(0, std::as_bytes(std::span(left))).ok());
+      }
+      StoreReport report;
+      auto store = SessionStore::Open(copy, kFolder, options_, report);
+      ASSERT_TRUE(store.ok()) << store.status();
+      EXPECT_EQ((*store)->names_in_doubt(), cut < whole);
+      ASSERT_EQ(report.damage.size(), cut < whole ? 1u : 0u);
+      if (cut == whole) continue;
+      EXPECT_THAT(report.damage[0], Fails(absl::StatusCode::kDataLoss, "the last ones are lost"));
+      EXPECT_THAT(report.set_aside, testing::Contains(path + ".damaged"));
+      if (cut == ends[3]) {
+        EXPECT_EQ((*store)->Find(a.id)->fed_tokens, 3);
+      }
+      // It is told once, whether or not anything is committed before the next start.
+      if (again) {
+        ASSERT_EQ((*store)->Apply({CreateSession{NamedSession(**store, "b")}}), absl::OkStatus());
+      }
+      store->reset();
+      StoreReport later;
+      store = SessionStore::Open(copy, kFolder, options_, later);
+      ASSERT_TRUE(store.ok()) << store.status();
+      EXPECT_TRUE(later.damage.empty());
+      EXPECT_TRUE((*store)->names_in_doubt()) << "until somebody trusts them";
+    }
   }
 }
 
@@ -405,6 +471,81 @@ TEST_F(SessionStoreTest, CheckpointsKeepTheirSnapshots) {
   EXPECT_EQ(store_->ReadCheckpoints(a.id)->size(), 1u);
   ASSERT_TRUE(store_->Apply({DropCheckpoint{a.id, "start"}}).ok());
   EXPECT_EQ(store_->ReadSnapshots(a.id)->size(), 2u);
+}
+
+TEST_F(SessionStoreTest, SnapshotsAreSpacedOverThePast) {
+  options_.limits.snapshots_per_session = 5;
+  Open();
+  const SessionRecord a = Create("a");
+  std::vector<int64_t> kept;
+  for (int i = 0; i < 16; ++i) {
+    Feed(a, std::vector<int32_t>(10, 1));
+    Snapshot(a);
+    kept.clear();
+    const auto snapshots = store_->ReadSnapshots(a.id);
+    for (const SnapshotRecord& one : *snapshots) kept.push_back(one.position);
+    EXPECT_EQ(store_->Find(a.id)->snapshot_bytes, 100 * static_cast<int64_t>(kept.size()));
+  }
+  EXPECT_EQ(kept.size(), 5u);
+  EXPECT_EQ(kept[3], 150);
+  EXPECT_EQ(kept[4], 160);
+  for (int i = 0; i < 3; ++i) EXPECT_GE(kept[i + 1] - kept[i], kept[i + 2] - kept[i + 1]) << i;
+  EXPECT_LE(kept[0], 110) << "and none lies close to the next";
+  EXPECT_EQ(CountFiles(".slab"), 5);
+  Open();
+  EXPECT_EQ(store_->ReadSnapshots(a.id)->size(), 5u);
+  options_.limits.snapshots_per_session = 2;
+  Open();
+  Feed(a, {1});
+  Snapshot(a);
+  EXPECT_EQ(store_->ReadSnapshots(a.id)->size(), 2u) << "as few as are asked for now";
+}
+
+TEST_F(SessionStoreTest, ALongLogBeginsAtTheOldestSnapshotThatItsBoundLeaves) {
+  options_.limits.snapshots_per_session = 6;
+  options_.limits.log_bytes_per_session = 400;
+  Open();
+  const SessionRecord a = Create("a");
+  for (int i = 0; i < 24; ++i) {
+    Feed(a, std::vector<int32_t>(40, 1));
+    Snapshot(a);
+    const SessionRecord now = *store_->Find(a.id);
+    EXPECT_LE(now.log_bytes, 400) << i;
+    const auto snapshots = store_->ReadSnapshots(a.id);
+    if (now.first_turn > 0) {
+      EXPECT_EQ(snapshots->front().turn, now.first_turn) << "older ones lead nowhere";
+      EXPECT_LE(now.first_turn, now.turns - 3) << "no more than has to go";
+    }
+  }
+  EXPECT_GT(store_->Find(a.id)->first_turn, 0);
+}
+
+TEST_F(SessionStoreTest, SnapshotsOfThePastGiveWayToWhatSessionsNeed) {
+  options_.limits.snapshots_per_session = 8;
+  options_.limits.bytes_per_owner = 2000;
+  Open();
+  const SessionRecord a = Create("a");
+  for (int i = 0; i < 12; ++i) {
+    Feed(a, {1});
+    Snapshot(a);
+  }
+  const auto count = [&](const SessionRecord& session) {
+    return store_->ReadSnapshots(session.id)->size();
+  };
+  EXPECT_EQ(count(a), 8u);
+  // More than a half: the next one of a session leaves it what it needs.
+  const SessionRecord b = Create("b");
+  for (int i = 0; i < 6; ++i) {
+    Feed(b, {1});
+    Snapshot(b);
+  }
+  EXPECT_LE(count(b), 3u);
+  EXPECT_EQ(count(a), 8u) << "until it has another one itself";
+  // Of those that are there, the session's own go before it is refused anything.
+  const SnapshotRecord large = Written(a, 900);
+  ASSERT_EQ(store_->Apply({AddSnapshot{a.id, large}}), absl::OkStatus());
+  EXPECT_EQ(count(a), 3u) << "the two newest, when it came";
+  EXPECT_LE(store_->UsageOf("owner").bytes, 2000);
 }
 
 TEST_F(SessionStoreTest, ForksShareSnapshotsUntilTheLastIsDeleted) {
