@@ -41,6 +41,9 @@ class MemoryAttention {
  private:
   absl::Status TakeConv1d(const LayerBuilder& builder);
   absl::Status TakeBert(const LayerBuilder& builder);
+  // q and read  [tokens, model_dim]
+  EngramAttentionArgs Args(const ForwardContext& ctx, const EngramMemory& memory, Engrams which,
+                           const TensorView& q, const TensorView& read) const;
 
   int layer_ = 0, heads_ = 1, head_dim_ = 1;
   Projection query_, key_, value_, output_;

@@ -10,6 +10,7 @@
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/linear/batch.h"
+#include "kernels/cuda/linear/few_rows.h"
 #include "kernels/cuda/linear/linear.h"
 
 namespace mneme::cuda::linear {
@@ -256,6 +257,26 @@ bool SwiGluProduct(Device& device, const SwiGluProductArgs& args) {
   const LinearArgs* const list[] = {&products};
   const void* const x[] = {args.x.data};
   LinearBulk(device, list, DType::kBF16, 1, x);
+  return true;
+}
+
+bool AddToFewRows(Device& device, const ResidualProductStepArgs& args) {
+  const PackedMatrix& w = args.product.weights;
+  const LinearArgs product = {.x = args.x,
+                              .weights = {&w, 1},
+                              .y = args.hidden,
+                              .accumulate = true,
+                              .bias = args.product.bias};
+  const int64_t rows = args.hidden.shape[0];
+  const bool exact = device.compute_dtype() == DType::kF32 || w.dtype == DType::kF32;
+  const bool aligned = Aligned(product);
+  if (args.x.dtype != DType::kF32 || rows < 1 ||
+      rows > (exact || !aligned ? kFewRowsExact : kFewRows)) {
+    return false;
+  }
+  const LinearArgs* const list[] = {&product};
+  const FromPosition from = {args.positions.as<const int64_t>(), args.first};
+  LinearFewRows(device, list, w.dtype, aligned, from);
   return true;
 }
 

@@ -134,7 +134,7 @@ void Check(const StoreEngramContextArgs& args, ActivationTypes types) {
 void Check(const EngramAttentionArgs& args, ActivationTypes types) {
   ExpectRank(args.q, 3, "q");
   Expect(args.q, types.act, args.q.shape, "q");
-  Expect(args.out, types.act, args.q.shape, "out");
+  Expect(args.out, types, args.q.shape, "out");
   CheckRows(args.row_offsets, args.slots, args.positions, args.segment);
   ExpectContext(args.keys, args.values, types.act);
   ExpectState(args.facts, DType::kI32, "facts");
