@@ -98,10 +98,8 @@ class CudaLayerNormStepTest : public testing::Test {
       products.push_back({ProductOf(bench, sizes, numbers, i, weights), y});
     }
     if (fused) {
-      if (!LayerNormStepsOf(kernels)->NormedProductsStep({.norm = norm,
-                                                          .hidden = hidden,
-                                                          .products = products,
-                                                          .activation = activation})) {
+      if (!LayerNormStepsOf(kernels)->NormedProductsStep(
+              {.norm = norm, .hidden = hidden, .products = products, .activation = activation})) {
         return {};
       }
       EXPECT_THAT(bench.Read(hidden), HasSameBits(numbers.hidden));
@@ -172,8 +170,7 @@ class CudaLayerNormStepTest : public testing::Test {
       const LinearArgs linear = {
           .x = x, .weights = {&product.weights, 1}, .y = y, .bias = product.bias};
       bench.kernels().Linear({&linear, 1});
-      bench.kernels().AddFrom(
-          {.x = y, .positions = at, .first = from ? 100 : 0, .y = hidden});
+      bench.kernels().AddFrom({.x = y, .positions = at, .first = from ? 100 : 0, .y = hidden});
     }
     std::vector<double> added = bench.Read(hidden);
     for (int row = 0; row < sizes.rows; ++row) {
@@ -194,8 +191,7 @@ class CudaLayerNormStepTest : public testing::Test {
       Numbers numbers(sizes, weights, ++seed_);
       for (double& x : numbers.hidden) x = RoundTo(x, DType::kBF16);
       const std::unique_ptr<Backend> backend = MakeCuda(compute);
-      const std::vector<double> got =
-          Added(*backend, sizes, numbers, weights, x_dtype, from, true);
+      const std::vector<double> got = Added(*backend, sizes, numbers, weights, x_dtype, from, true);
       EXPECT_EQ(!got.empty(), is_fused);
       if (got.empty()) continue;
       const std::vector<double> want =

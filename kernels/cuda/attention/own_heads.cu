@@ -58,12 +58,10 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
       const int64_t at = __shfl_sync(kAllLanes, block, min(place / kContextBlock, kWarp - 1));
       if (j >= count) continue;
       std::byte* const rows = const_cast<std::byte*>(keys.base) + at;
-      auto* const key = reinterpret_cast<uint4*>(rows + keys.offset +
-                                                 place % kContextBlock * keys.row_bytes +
-                                                 of_key * 2);
-      auto* const value = reinterpret_cast<uint4*>(rows + values.offset +
-                                                   place % kContextBlock * values.row_bytes +
-                                                   of_value * 2);
+      auto* const key = reinterpret_cast<uint4*>(
+          rows + keys.offset + place % kContextBlock * keys.row_bytes + of_key * 2);
+      auto* const value = reinterpret_cast<uint4*>(
+          rows + values.offset + place % kContextBlock * values.row_bytes + of_value * 2);
       if (j < count - 1) {
         if (has_key) k[a] = *key;
         if (has_value) v[a] = *value;
@@ -71,7 +69,8 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
       }
       // The token's own, rounded as they are kept.
       if (has_key) {
-        k[a] = RoundEight<__nv_bfloat16>(LoadFour(p.k[0] + own_key), LoadFour(p.k[0] + own_key + 4));
+        k[a] =
+            RoundEight<__nv_bfloat16>(LoadFour(p.k[0] + own_key), LoadFour(p.k[0] + own_key + 4));
         *key = k[a];
       }
       if (has_value) {

@@ -34,8 +34,8 @@ struct alignas(16) QueryParts {
 template <int kLanes>
 struct LaneAttention {
   static constexpr int kGroups = kWarp / kLanes;
-  static constexpr int kAhead = 4;                 // keys of a group that are read at once
-  static constexpr int kKeys = kGroups * kAhead;   // of a warp at a time
+  static constexpr int kAhead = 4;                // keys of a group that are read at once
+  static constexpr int kKeys = kGroups * kAhead;  // of a warp at a time
 
   float query[kLaneColumns];  // times scale and log2(e)
   float out[kLaneColumns] = {};
@@ -106,8 +106,8 @@ struct LaneAttention {
     }
   }
 
-  // The end of a query that the warp has for itself: `dim` columns of the output from `at` on, zeros
-  // if there were no keys. Then weights are exp2f(score - largest) / total.
+  // The end of a query that the warp has for itself: `dim` columns of the output from `at` on,
+  // zeros if there were no keys. Then weights are exp2f(score - largest) / total.
   __device__ void Finish(const ReadOutput& to, int64_t at, int dim) {
     Merge();
     const int lane = threadIdx.x % kWarp, own = lane % kLanes * kLaneColumns;

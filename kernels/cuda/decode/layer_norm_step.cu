@@ -1,11 +1,10 @@
 // Steps of networks with LayerNorm: one or two rows as one launch each; of more, on Hopper, the
 // norm is a launch of its own, and products end with bias, activation and what they add to.
-#include "kernels/cuda/decode/layer_norm_step.h"
-
 #include <cstdint>
 
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/decode/batch/batch.h"
+#include "kernels/cuda/decode/layer_norm_step.h"
 #include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/linear/batch.h"
 #include "kernels/cuda/linear/linear.h"
@@ -79,8 +78,8 @@ bool ResidualProductStep(Device& device, const ResidualProductStepArgs& args) {
   }
   auto* x = args.x.as<__nv_bfloat16>();
   if (args.x.dtype == DType::kF32) {
-    x = static_cast<__nv_bfloat16*>(device.StepMemory(
-        args.x.shape.elements() * static_cast<int64_t>(sizeof(__nv_bfloat16))));
+    x = static_cast<__nv_bfloat16*>(
+        device.StepMemory(args.x.shape.elements() * static_cast<int64_t>(sizeof(__nv_bfloat16))));
     if (x == nullptr) return true;  // the error is on record
     linear::RoundActivations(device, args.x, DType::kBF16, 1, x);
   } else if (args.x.dtype != DType::kBF16) {

@@ -275,7 +275,8 @@ bool EngramReadStep(Device& device, const EngramReadStepArgs& args) {
   if (p.rows < 1 || p.rows > kMostRows || p.tokens != p.rows || !TakesLanes(p) ||
       p.dim > kMostQueryDim || engrams.keys.dtype != DType::kBF16 || w.dtype != DType::kBF16 ||
       model_dim % kPiece != 0 ||
-      !AreAligned(p.keys, p.values, engrams.out, args.hidden, args.norm.weight, args.norm.bias, w)) {
+      !AreAligned(p.keys, p.values, engrams.out, args.hidden, args.norm.weight, args.norm.bias,
+                  w)) {
     return false;
   }
   const QueryProduct made = {.hidden = args.hidden.as<const float>(),

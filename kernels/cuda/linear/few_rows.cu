@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(kThreads, kPieces <= 3 ? 5 : 4)
   constexpr int kPiece = 8, kOutputs = 2, kStride = kWarp * kPiece;
   LetNextKernelStart();
   const int lane = threadIdx.x % kWarp;
-  int first = (static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp) *
-              kOutputs;
+  int first =
+      (static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp) * kOutputs;
   const int step = static_cast<int>(gridDim.x) * kWarps * kOutputs;
   Piece<T, kPiece> w[kOutputs][kPieces], next[kOutputs][kPieces];
   const auto load = [&](int output, Piece<T, kPiece>(&to)[kOutputs][kPieces]) {
@@ -197,10 +197,9 @@ void LaunchWide(Device& device, const LinearArgs& args) {
   const PackedMatrix& w = args.weights[0];
   const bool three = w.in_features <= 3 * kWarp * 8;
   const auto kernel = three ? WideRow<T, 3> : WideRow<T, 4>;
-  LaunchOverlapping(device, "WideRow", kernel, (three ? 5 : 4) * device.multiprocessors(),
-                    kThreads, 0, 1, static_cast<const T*>(w.data), args.x.as<const float>(),
-                    args.bias.as<const float>(), args.y.as<float>(), w.in_features,
-                    w.out_features);
+  LaunchOverlapping(device, "WideRow", kernel, (three ? 5 : 4) * device.multiprocessors(), kThreads,
+                    0, 1, static_cast<const T*>(w.data), args.x.as<const float>(),
+                    args.bias.as<const float>(), args.y.as<float>(), w.in_features, w.out_features);
 }
 
 template <typename T, int kPiece, int kEntries, int kOutputs>

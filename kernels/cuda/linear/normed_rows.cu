@@ -166,8 +166,8 @@ void Launch(Device& device, const NormedProductsStepArgs& args) {
                              .first_block = blocks};
     blocks += (product.weights.out_features + kOfBlock - 1) / kOfBlock;
   }
-  LaunchOverlapping(device, "NormedRows", NormedRowsKernel<T, kPiece, kPieces, kRows, kOutputs>, blocks,
-                    kThreads, 0, 1, p);
+  LaunchOverlapping(device, "NormedRows", NormedRowsKernel<T, kPiece, kPieces, kRows, kOutputs>,
+                    blocks, kThreads, 0, 1, p);
 }
 
 template <typename T, int kPiece, int kPieces>
