@@ -12,6 +12,7 @@
 #include "kernels/cuda/linear/batch.h"
 #include "kernels/cuda/linear/few_rows.h"
 #include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/round.h"
 
 namespace mneme::cuda::linear {
 namespace {
@@ -138,9 +139,18 @@ class Copies {
   void Add(const LinearArgs& args) {
     if (args.x.dtype != DType::kF32) return;
     const Key key = KeyOf(args.x);
-    if (!offsets_.try_emplace(key, bytes_).second) return;
+    // Entries that read rows in their order read none behind the last group.
+    const bool ends = !args.group_offsets.empty() && args.entry_rows.empty();
+    const int32_t* const rows =
+        ends ? args.group_offsets.as<const int32_t>() + args.weights.size() : nullptr;
+    if (!offsets_.try_emplace(key, bytes_).second) {
+      for (Source& source : sources_) {
+        if (KeyOf(source.x) == key && source.rows != rows) source.rows = nullptr;
+      }
+      return;
+    }
     bytes_ += (args.x.shape.elements() * 2 * terms_ + 255) / 256 * 256;
-    sources_.push_back(args.x);
+    sources_.push_back({args.x, rows});
   }
   void AddWorkspace() { workspace_bytes_ = kLinearBlasWorkspaceBytes; }
 
@@ -149,8 +159,8 @@ class Copies {
     if (bytes_ + workspace_bytes_ == 0) return true;
     base_ = static_cast<char*>(device.Scratch(bytes_ + workspace_bytes_));
     if (base_ == nullptr) return false;
-    for (const TensorView& x : sources_) {
-      RoundActivations(device, x, dtype, terms_, base_ + offsets_.at(KeyOf(x)));
+    for (const auto& [x, rows] : sources_) {
+      RoundRows(device, x, rows, dtype, terms_, base_ + offsets_.at(KeyOf(x)));
     }
     return true;
   }
@@ -171,7 +181,11 @@ class Copies {
 
   const int terms_;
   std::map<Key, int64_t> offsets_;
-  std::vector<TensorView> sources_;
+  struct Source {
+    TensorView x;
+    const int32_t* rows;  // as of RoundRows
+  };
+  std::vector<Source> sources_;
   int64_t bytes_ = 0, workspace_bytes_ = 0;
   char* base_ = nullptr;
 };
