@@ -133,7 +133,7 @@ __device__ inline void PrefetchToL2(const void* address) {
 // `pairs`: heads of all rows. kPieces > 0: Form::kProduct.
 template <int kLanes, Form kForm, int kPieces>
 __global__ void __launch_bounds__((kForm == Form::kAlone ? kWarpsAlone : kMostQueryWarps) * kWarp,
-                                  kForm == Form::kAlone ? 5 : 1)
+                                  kForm == Form::kAlone ? 6 : 1)
     EngramLanes(const __grid_constant__ AttendProblem p, const __grid_constant__ QueryProduct made,
                 int pairs) {
   using Lanes = LaneAttention<kLanes>;
