@@ -19,11 +19,11 @@ struct GatherProblem {
   EngramRules rules;
   Store store;
   CrossingArrays crossings;
-  float* x;
+  void* x;     // of T
   int blocks;  // of a crossing
 };
 
-template <bool kFours>
+template <typename T, bool kFours>
 __global__ void __launch_bounds__(kThreads) GatherKernel(const __grid_constant__ GatherProblem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
@@ -54,12 +54,12 @@ __global__ void __launch_bounds__(kThreads) GatherKernel(const __grid_constant__
   for (int row = threadIdx.x / kWarp; row < kRowsOfBlock && first + row < attended; row += kWarps) {
     const int engram = engrams[row];
     const float* const from = engram < 0 ? nullptr : p.store.vector(slot, engram);
-    float* const to = p.x + (int64_t{crossing} * attended + first + row) * dim;
+    T* const to = static_cast<T*>(p.x) + (int64_t{crossing} * attended + first + row) * dim;
     for (int i = threadIdx.x % kWarp * kStep; i < dim; i += kWarp * kStep) {
       if constexpr (kFours) {
         SaveFour(to + i, from == nullptr ? float4{} : LoadFour(from + i));
       } else {
-        to[i] = from == nullptr ? 0.0f : from[i];
+        to[i] = FromFloat<T>(from == nullptr ? 0.0f : from[i]);
       }
     }
   }
@@ -95,11 +95,16 @@ void GatherEngrams(Device& device, const GatherEngramsArgs& args) {
       .rules = args.rules,
       .store = Store(args.store),
       .crossings = CrossingArrays(args.crossings),
-      .x = args.x.as<float>(),
+      .x = args.x.data,
       .blocks = (args.rules.attended() + kRowsOfBlock - 1) / kRowsOfBlock};
   CHECK(args.store.vectors.dtype == DType::kF32) << "GatherEngrams";
   const bool fours = InFours(problem.store.dim, args.x, args.store.vectors);
-  LaunchOverlapping(device, "GatherEngrams", fours ? GatherKernel<true> : GatherKernel<false>,
+  const bool rounds = args.x.dtype == DType::kBF16;
+  CHECK(rounds || args.x.dtype == DType::kF32) << "GatherEngrams";
+  const auto kernel =
+      rounds ? (fours ? GatherKernel<__nv_bfloat16, true> : GatherKernel<__nv_bfloat16, false>)
+             : (fours ? GatherKernel<float, true> : GatherKernel<float, false>);
+  LaunchOverlapping(device, "GatherEngrams", kernel,
                     static_cast<int>(args.crossings.most()) * problem.blocks, kThreads, 0, 1,
                     problem);
 }

@@ -119,7 +119,7 @@ void Check(const RetrieveEngramsArgs& args, ActivationTypes types) {
 void Check(const GatherEngramsArgs& args, ActivationTypes types) {
   Check(args.rules, args.store, types);
   Check(args.crossings);
-  Expect(args.x, types.act, {args.crossings.most() * args.rules.attended(), args.store.dim}, "x");
+  Expect(args.x, types, {args.crossings.most() * args.rules.attended(), args.store.dim}, "x");
 }
 
 void Check(const StoreEngramContextArgs& args, ActivationTypes types) {
