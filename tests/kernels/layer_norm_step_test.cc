@@ -148,7 +148,7 @@ class CudaLayerNormStepTest : public testing::Test {
     SeededRandom random(7);
     const std::vector<double> before = random.NormalValues(int64_t{sizes.rows} * out);
     std::vector<int64_t> positions;
-    for (int row = 0; row < sizes.rows; ++row) positions.push_back(99 + row % 3);
+    for (int row = 0; row < sizes.rows; ++row) positions.push_back(101 - row % 3);
     const TensorView hidden = bench.Activations(before, {sizes.rows, out});
     const Shape shape{sizes.rows, sizes.dim};
     const TensorView x = x_dtype == DType::kBF16 && fused
@@ -185,14 +185,15 @@ class CudaLayerNormStepTest : public testing::Test {
     return added;
   }
 
-  void ExpectAdded(const Sizes& sizes, DType compute, DType weights, DType x_dtype, bool is_fused) {
+  void ExpectAdded(const Sizes& sizes, DType compute, DType weights, DType x_dtype, bool is_fused,
+                   bool only_some = false) {
     for (const bool from : {false, true}) {
       SCOPED_TRACE(Describe(sizes) + (from ? ", some of the rows" : ""));
       Numbers numbers(sizes, weights, ++seed_);
       for (double& x : numbers.hidden) x = RoundTo(x, DType::kBF16);
       const std::unique_ptr<Backend> backend = MakeCuda(compute);
       const std::vector<double> got = Added(*backend, sizes, numbers, weights, x_dtype, from, true);
-      EXPECT_EQ(!got.empty(), is_fused);
+      EXPECT_EQ(!got.empty(), is_fused && (from || !only_some));
       if (got.empty()) continue;
       const std::vector<double> want =
           Added(*reference_, sizes, numbers, weights, x_dtype, from, false);
@@ -257,6 +258,7 @@ TEST_F(CudaLayerNormStepTest, ProductsOfMoreRowsAreOfTheirNorm) {
   }
   ExpectProducts({5, 768, {768}}, DType::kF32, DType::kBF16, DType::kF32, Activation::kIdentity,
                  false);
+  ExpectProducts({5, 768, {64}}, DType::kBF16, DType::kBF16, DType::kF32, Activation::kRelu, false);
   ExpectProducts({5, 96, {64}}, DType::kBF16, DType::kBF16, DType::kF32, Activation::kIdentity,
                  false);
 }
@@ -274,7 +276,8 @@ TEST_F(CudaLayerNormStepTest, ProductsAreAddedToTheRowsFromAPositionOn) {
       const bool fused = hopper && rows <= 256;
       for (const DType x : {DType::kF32, DType::kBF16}) {
         ExpectAdded({rows, 768, {768}, biases}, DType::kBF16, DType::kBF16, x, fused);
-        ExpectAdded({rows, 3072, {768}, biases}, DType::kBF16, DType::kBF16, x, fused);
+        // Of many rows cuBLAS takes the longer sums, if they are of all rows.
+        ExpectAdded({rows, 3072, {768}, biases}, DType::kBF16, DType::kBF16, x, fused, rows >= 65);
       }
     }
   }

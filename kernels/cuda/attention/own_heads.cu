@@ -24,23 +24,6 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
   const int pair = static_cast<int>(blockIdx.x) * (kAlone ? kWarpsAlone : 1) + (kAlone ? warp : 0);
   if (pair >= pairs) return;
   const int token = pair / p.heads, head = pair % p.heads;
-  // Mostly, every row has a token.
-  const bool in_turn =
-      token < p.rows && p.row_offsets[token] == token && p.row_offsets[token + 1] > token;
-  const int row = in_turn ? token : RowOf(p, token);
-  const int slot = p.slots[row];
-  if (slot < 0) return;
-  const int64_t position = p.positions[row], first = p.First(position);
-  const int64_t first_block = first / kContextBlock;
-  const int count = static_cast<int>(position - first) + 1;
-  const int skipped = static_cast<int>(first - first_block * kContextBlock);
-  const Field &keys = p.keys[0], &values = p.values[0];
-  // Where the lane-th block of those seen lies.
-  int64_t block = 0;
-  if (first_block + lane <= position / kContextBlock) {
-    block = keys.offsets[slot * keys.blocks + (first_block + lane) % keys.blocks];
-  }
-
   const int own = lane % kLanes * kLaneColumns, group = lane / kLanes;
   const bool has_key = own < p.key_dim, has_value = own < p.value_dim;
   const int64_t of_key = int64_t{head} * p.key_dim + own;
@@ -49,6 +32,29 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
   const int64_t own_value = int64_t{token} * p.heads * p.value_dim + of_value;
   Lanes attention;
   attention.LoadQuery(p.q + own_key, has_key, p.scale * kLog2E);
+  // Mostly, every row has a token: what is the token's row then is on its way at once.
+  const int likely = min(token, p.rows - 1);
+  int slot = p.slots[likely];
+  int64_t position = p.positions[likely];
+  if (p.row_offsets[likely] != token || p.row_offsets[likely + 1] <= token) {
+    const int row = RowOf(p, token);
+    slot = p.slots[row];
+    position = p.positions[row];
+  }
+  if (slot < 0) return;
+  const int64_t first = p.First(position);
+  const int64_t first_block = first / kContextBlock;
+  const int count = static_cast<int>(position - first) + 1;
+  const int skipped = static_cast<int>(first - first_block * kContextBlock);
+  const Field &keys = p.keys[0], &values = p.values[0];
+  // Where the lane-th block of those seen lies.
+  int64_t block = 0;
+  if (first_block + lane <= position / kContextBlock) {
+    const auto blocks = static_cast<int>(keys.blocks);
+    const int place = static_cast<int>(first_block % blocks) + lane;
+    block = keys.offsets[int64_t{slot} * blocks + place % blocks];
+  }
+
   const int warps = kAlone ? 1 : static_cast<int>(blockDim.x) / kWarp;
   for (int base = (kAlone ? 0 : warp) * Lanes::kKeys; base < count; base += warps * Lanes::kKeys) {
     uint4 k[Lanes::kAhead] = {}, v[Lanes::kAhead] = {};

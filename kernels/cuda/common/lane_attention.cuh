@@ -130,19 +130,25 @@ struct LaneAttention {
     }
     if (lane == 0) parts->largest[warp] = largest, parts->total[warp] = total;
     __syncthreads();
-    for (int w = 0; w < warps; ++w) largest = fmaxf(largest, parts->largest[w]);
-    const float base = largest == -INFINITY ? 0.0f : largest;
-    total = 0;
-    for (int w = 0; w < warps; ++w) {
-      total = fmaf(exp2f(parts->largest[w] - base), parts->total[w], total);
+    // A lane for each warp.
+    const float of_warp = lane < warps ? parts->largest[lane] : -INFINITY;
+    largest = of_warp;
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, offset));
     }
+    const float factor = exp2f(of_warp - (largest == -INFINITY ? 0.0f : largest));
+    total = WarpSum(lane < warps ? factor * parts->total[lane] : 0.0f);
     const float by = total > 0 ? 1.0f / total : 0.0f;
-    for (int i = threadIdx.x; i < dim; i += blockDim.x) {
+    for (int first = warp * kWarp; first < dim; first += warps * kWarp) {
+      const int i = min(first + lane, dim - 1);
       float sum = 0;
-      for (int w = 0; w < warps; ++w) {
-        sum = fmaf(exp2f(parts->largest[w] - base), parts->out[w][i], sum);
+#pragma unroll
+      for (int w = 0; w < kMostQueryWarps; ++w) {
+        const float factor_of = __shfl_sync(kAllLanes, factor, w);
+        if (w < warps) sum = fmaf(factor_of, parts->out[w][i], sum);
       }
-      to.Save(at + i, by * sum);
+      if (first + lane < dim) to.Save(at + i, by * sum);
     }
   }
 };

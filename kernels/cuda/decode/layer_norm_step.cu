@@ -28,6 +28,14 @@ bool Takes(const Device& device, const StepProduct& product, int64_t rows) {
          w.out_features % 4 == 0;
 }
 
+// cuBLAS makes more of long sums of many rows, bias and all.
+bool IsForBlas(const ResidualProductStepArgs& args) {
+  constexpr int64_t kRows = 65;
+  constexpr int kFeatures = 2048;
+  return args.positions.empty() && args.hidden.shape[0] >= kRows &&
+         args.product.weights.in_features >= kFeatures;
+}
+
 void Add(const __nv_bfloat16* x, const StepProduct& product, const TensorView& y,
          ManyProducts& list) {
   ManyProduct& added = list.products[list.count];
@@ -47,7 +55,11 @@ void Add(const __nv_bfloat16* x, const StepProduct& product, const TensorView& y
 bool NormedProductsStep(Device& device, const NormedProductsStepArgs& args) {
   if (linear::NormedRows(device, args)) return true;
   const int64_t rows = args.hidden.shape[0], dim = args.hidden.shape[1];
-  if (rows > kMostRows || args.products.size() > size_t{kMaxManyProducts}) return false;
+  const bool gelu = args.activation == Activation::kGeluTanh;
+  if (rows > kMostRows || args.products.size() > size_t{kMaxManyProducts} ||
+      (!gelu && args.activation != Activation::kIdentity)) {
+    return false;
+  }
   for (const auto& [product, y] : args.products) {
     const bool stored = y.dtype == DType::kF32 || y.dtype == DType::kBF16;
     if (!stored || !Takes(device, product, rows) || !IsAligned(y)) return false;
@@ -63,7 +75,7 @@ bool NormedProductsStep(Device& device, const NormedProductsStepArgs& args) {
   ManyProducts list = {};
   list.rows = static_cast<int>(rows);
   list.in_features = static_cast<int>(dim);
-  list.activation = args.activation;
+  list.gelu = gelu;
   for (const auto& [product, y] : args.products) Add(x, product, y, list);
   LaunchManyProducts(device, list, ManyEpilogue::kActivate);
   return true;
@@ -73,7 +85,7 @@ bool ResidualProductStep(Device& device, const ResidualProductStepArgs& args) {
   if (linear::AddToFewRows(device, args)) return true;
   const int64_t rows = args.hidden.shape[0], dim = args.hidden.shape[1];
   if (rows < 1 || rows > kMostRows || dim % 64 != 0 || !Takes(device, args.product, rows) ||
-      !AreAligned(args.x, args.hidden)) {
+      !AreAligned(args.x, args.hidden) || IsForBlas(args)) {
     return false;
   }
   auto* x = args.x.as<__nv_bfloat16>();

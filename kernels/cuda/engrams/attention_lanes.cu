@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/async_copy.cuh"
 #include "kernels/cuda/common/attention_tiles.cuh"
 #include "kernels/cuda/common/lane_attention.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -21,6 +22,7 @@ constexpr int kMostRows = 2;    // whose queries are made here
 constexpr int kPiece = 8;       // features of a lane that lie side by side
 constexpr int kMostQueryDim = 64;
 constexpr int kColumnsOfWarp = kMostQueryDim / kMostQueryWarps;
+constexpr int kMostModelDim = 1024;
 
 // What queries are made of.
 struct QueryProduct {
@@ -31,19 +33,30 @@ struct QueryProduct {
   const float* bias;             // [heads * dim] or null
 };
 
+constexpr int kLanesAhead = LaneAttention<kMostQueryDim / kLaneColumns>::kAhead;
+
 enum class Form : uint8_t {
   kAlone,    // a warp to a head of a row
   kShared,   // a block
   kProduct,  // a block of kMostQueryWarps, which makes the query
 };
 
+// The norm in shared memory.
+struct NormRoom {
+  alignas(16) float weight[kMostModelDim], bias[kMostModelDim];
+};
+
 // The columns of a head's query that a warp makes.
 template <int kPieces>
 class QueryColumns {
  public:
-  // Before the residual is there.
-  __device__ QueryColumns(const QueryProduct& p, int head, int dim)
-      : p_(p), first_(threadIdx.x / kWarp * kColumnsOfWarp), dim_(dim), row_(head * dim + first_) {
+  // Before the residual is there. The whole block, which it leaves in step.
+  __device__ QueryColumns(const QueryProduct& p, int head, int dim, NormRoom& norm)
+      : p_(p),
+        norm_(norm),
+        first_(static_cast<int>(threadIdx.x) / kWarp * kColumnsOfWarp),
+        dim_(dim),
+        row_(head * dim + first_) {
 #pragma unroll
     for (int o = 0; o < kColumnsOfWarp; ++o) {
 #pragma unroll
@@ -56,23 +69,39 @@ class QueryColumns {
         }
       }
     }
+    for (int k = static_cast<int>(threadIdx.x) * 4; k < p_.model_dim;
+         k += static_cast<int>(blockDim.x) * 4) {
+      CopyAsync16(norm.weight + k, p_.norm + k);
+      if (p_.norm_bias != nullptr) {
+        CopyAsync16(norm.bias + k, p_.norm_bias + k);
+      } else {
+        SaveFour(norm.bias + k, {});
+      }
+    }
+    AwaitCopies();
+    __syncthreads();
   }
 
-  // To `query`, shared memory. Whole warps.
-  __device__ void Make(int token, float* query) const {
-    float x[kPieces][kPiece] = {};
+  // The residual of a token, on its way.
+  __device__ void Load(int token) {
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) x_[j][i] = 0;
+      const int k = Feature(j);
+      if (k < p_.model_dim) {
+        linear::LoadActivations<kPiece>(p_.hidden + int64_t{token} * p_.model_dim + k, x_[j]);
+      }
+    }
+  }
+
+  // To `query`, shared memory. Whole warps; uses up what was loaded.
+  __device__ void Make(float* query) {
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
-      const int k = Feature(j);
-      if (k < p_.model_dim) {
-        linear::LoadActivations<kPiece>(p_.hidden + int64_t{token} * p_.model_dim + k, x[j]);
-      }
-    }
 #pragma unroll
-    for (int j = 0; j < kPieces; ++j) {
-#pragma unroll
-      for (int i = 0; i < kPiece; ++i) sum += x[j][i];
+      for (int i = 0; i < kPiece; ++i) sum += x_[j][i];
     }
     const float mean = WarpSum(sum) / p_.model_dim;
     float squares = 0;
@@ -81,8 +110,8 @@ class QueryColumns {
       if (Feature(j) >= p_.model_dim) continue;
 #pragma unroll
       for (int i = 0; i < kPiece; ++i) {
-        x[j][i] -= mean;
-        squares = fmaf(x[j][i], x[j][i], squares);
+        x_[j][i] -= mean;
+        squares = fmaf(x_[j][i], x_[j][i], squares);
       }
     }
     const float factor = 1.0f / sqrtf(WarpSum(squares) / p_.model_dim + p_.eps);
@@ -91,17 +120,17 @@ class QueryColumns {
     for (int j = 0; j < kPieces; ++j) {
       const int k = Feature(j);
       if (k >= p_.model_dim) continue;
-      float scale[kPiece], bias[kPiece] = {};
-      linear::LoadActivations<kPiece>(p_.norm + k, scale);
-      if (p_.norm_bias != nullptr) linear::LoadActivations<kPiece>(p_.norm_bias + k, bias);
+      float scale[kPiece], bias[kPiece];
+      linear::LoadActivations<kPiece>(norm_.weight + k, scale);
+      linear::LoadActivations<kPiece>(norm_.bias + k, bias);
 #pragma unroll
-      for (int i = 0; i < kPiece; ++i) x[j][i] = fmaf(factor * x[j][i], scale[i], bias[i]);
+      for (int i = 0; i < kPiece; ++i) x_[j][i] = fmaf(factor * x_[j][i], scale[i], bias[i]);
 #pragma unroll
       for (int o = 0; o < kColumnsOfWarp; ++o) {
         float w[kPiece];
         linear::Unpack(raw_[o][j], w);
 #pragma unroll
-        for (int i = 0; i < kPiece; ++i) sums[o] = fmaf(w[i], x[j][i], sums[o]);
+        for (int i = 0; i < kPiece; ++i) sums[o] = fmaf(w[i], x_[j][i], sums[o]);
       }
     }
     const int lane = threadIdx.x % kWarp, own = lane / (kWarp / kColumnsOfWarp);
@@ -116,18 +145,24 @@ class QueryColumns {
   }
 
   const QueryProduct& p_;
+  const NormRoom& norm_;
   const int first_, dim_, row_;
   linear::Piece<__nv_bfloat16, kPiece> raw_[kColumnsOfWarp][kPieces];
+  float x_[kPieces][kPiece];
 };
-template <>
-class QueryColumns<0> {
- public:
-  __device__ QueryColumns(const QueryProduct&, int, int) {}
-  __device__ void Make(int, float*) const {}
-};
-
 __device__ inline void PrefetchToL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+__device__ inline void PrefetchEngrams(const __nv_bfloat16* keys, const __nv_bfloat16* values,
+                                       int64_t pitch, int first, int step, int count) {
+#pragma unroll
+  for (int a = 0; a < kLanesAhead; ++a) {
+    const int i = first + a * step;
+    if (i >= count) break;
+    PrefetchToL2(keys + i * pitch);
+    PrefetchToL2(values + i * pitch);
+  }
 }
 
 // `pairs`: heads of all rows. kPieces > 0: Form::kProduct.
@@ -137,57 +172,33 @@ __global__ void __launch_bounds__((kForm == Form::kAlone ? kWarpsAlone : kMostQu
     EngramLanes(const __grid_constant__ AttendProblem p, const __grid_constant__ QueryProduct made,
                 int pairs) {
   using Lanes = LaneAttention<kLanes>;
+  static_assert(Lanes::kAhead == kLanesAhead);
   constexpr bool kAlone = kForm == Form::kAlone, kMakes = kForm == Form::kProduct;
   extern __shared__ float scores[];  // [most] of each query, where sums are wanted
   __shared__ QueryParts<kLanes> parts;
-  __shared__ alignas(16) float query[kMakes ? kMostQueryDim : 1];
   LetNextKernelStart();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int pair = static_cast<int>(blockIdx.x) * (kAlone ? kWarpsAlone : 1) + (kAlone ? warp : 0);
   const int row = pair / p.heads, head = pair % p.heads;
-  const QueryColumns<kPieces> columns(made, head, p.dim);
-  WaitForPreviousKernel();
-  if (pair >= pairs) return;
-  const int slot = p.slots[row];
-  if (slot < 0) return;
-
   const int thread = kAlone ? lane : static_cast<int>(threadIdx.x);
   const int threads = kAlone ? kWarp : static_cast<int>(blockDim.x), warps = threads / kWarp;
   const int own = lane % kLanes * kLaneColumns, group = lane / kLanes;
+  const int first_key = (kAlone ? 0 : warp) * Lanes::kKeys + group;
   const bool has_columns = own < p.dim;
   const int64_t pitch = int64_t{p.heads} * p.dim;
   const int64_t at = p.first * pitch + int64_t{head} * p.dim + own;
-  const __nv_bfloat16* const keys = p.keys.At<const __nv_bfloat16>(slot, 0) + at;
-  const __nv_bfloat16* const values = p.values.At<const __nv_bfloat16>(slot, 0) + at;
-  const int first_key = (kAlone ? 0 : warp) * Lanes::kKeys + group;
-  if constexpr (kMakes) {
-    // Engrams come nearer while the query is made.
-#pragma unroll
-    for (int a = 0; a < Lanes::kAhead; ++a) {
-      const int i = first_key + a * Lanes::kGroups;
-      if (i < p.most && has_columns) {
-        PrefetchToL2(keys + i * pitch);
-        PrefetchToL2(values + i * pitch);
-      }
-    }
-  }
-  float* const sums = p.sums.base == nullptr
-                          ? nullptr
-                          : p.sums.At<float>(slot, p.layer) + int64_t{head} * p.recalled;
   float* const own_scores = scores + (kAlone ? warp * p.most : 0);
-  const int count = min(SeenBy(p, row), p.most);
-  const float old = sums != nullptr && thread < count ? sums[thread] : 0.0f;
 
-  const int begin = p.row_offsets[row], end = p.row_offsets[row + 1];
-  for (int token = begin; token < end; ++token) {
-    if (!kAlone && token > begin) __syncthreads();  // what was shared has been read
-    const int64_t out = (int64_t{token} * p.heads + head) * p.dim;
-    const float* from = p.q + out;
-    if constexpr (kMakes) {
-      columns.Make(token, query);
-      __syncthreads();
-      from = query;
-    }
+  // What engrams got so far; of those that there are not, what the slab has there.
+  const auto sums_of = [&](int slot) {
+    return p.sums.base == nullptr ? nullptr
+                                  : p.sums.At<float>(slot, p.layer) + int64_t{head} * p.recalled;
+  };
+  // A token's, whose query starts at `from`.
+  const auto attend = [&](const float* from, int64_t out, int slot, int count, float old) {
+    const __nv_bfloat16* const keys = p.keys.At<const __nv_bfloat16>(slot, 0) + at;
+    const __nv_bfloat16* const values = p.values.At<const __nv_bfloat16>(slot, 0) + at;
+    float* const sums = sums_of(slot);
     Lanes attention;
     attention.LoadQuery(from + own, has_columns, p.scale * kLog2E);
     for (int base = first_key - group; base < count; base += warps * Lanes::kKeys) {
@@ -215,11 +226,51 @@ __global__ void __launch_bounds__((kForm == Form::kAlone ? kWarpsAlone : kMostQu
       attention.FinishBlock(&parts, p.output(), out, p.dim);
     }
     for (int i = thread; i < count && sums != nullptr; i += threads) {
-      const float before = i == thread && token == begin ? old : sums[i];
+      const float before = i == thread ? old : sums[i];
       sums[i] = before + exp2f(own_scores[i] - attention.largest) / attention.total;
     }
-    if constexpr (kMakes) break;         // rows have one token each
-    if constexpr (kAlone) __syncwarp();  // scores have been read
+  };
+
+  if constexpr (kMakes) {
+    __shared__ NormRoom norm;
+    __shared__ alignas(16) float query[kMostQueryDim];
+    QueryColumns<kPieces> columns(made, head, p.dim, norm);
+    WaitForPreviousKernel();
+    // All that does not depend on each other is on its way before the query is made.
+    const int slot = p.slots[row];
+    columns.Load(row);  // rows have one token each
+    if (slot < 0) return;
+    if (has_columns) {
+      PrefetchEngrams(p.keys.At<const __nv_bfloat16>(slot, 0) + at,
+                      p.values.At<const __nv_bfloat16>(slot, 0) + at, pitch, first_key,
+                      Lanes::kGroups, p.most);
+    }
+    const float* const sums = sums_of(slot);
+    const float old = sums != nullptr && thread < p.most ? sums[thread] : 0.0f;
+    const int seen = SeenBy(p, row);
+    columns.Make(query);
+    __syncthreads();
+    attend(query, int64_t{pair} * p.dim, slot, min(seen, p.most), old);
+  } else {
+    WaitForPreviousKernel();
+    if (pair >= pairs) return;
+    const int slot = p.slots[row];
+    const int begin = p.row_offsets[row], end = p.row_offsets[row + 1];
+    if (slot < 0) return;
+    const int count = min(SeenBy(p, row), p.most);
+    for (int token = begin; token < end; ++token) {
+      const float* const sums = sums_of(slot);
+      const float old = sums != nullptr && thread < p.most ? sums[thread] : 0.0f;
+      const int64_t out = (int64_t{token} * p.heads + head) * p.dim;
+      attend(p.q + out, out, slot, count, old);
+      if (token + 1 == end) break;
+      // What was shared has been read.
+      if constexpr (kAlone) {
+        __syncwarp();
+      } else {
+        __syncthreads();
+      }
+    }
   }
 }
 
@@ -287,7 +338,7 @@ bool EngramReadStep(Device& device, const EngramReadStepArgs& args) {
                              .weights = static_cast<const __nv_bfloat16*>(w.data),
                              .bias = args.q.bias.as<const float>()};
   constexpr int kOfPiece = kWarp * kPiece;
-  if (model_dim > 4 * kOfPiece) return false;
+  if (model_dim > kMostModelDim) return false;
   if (model_dim > 3 * kOfPiece) {
     LaunchProduct<4>(device, p, made);
   } else if (model_dim > kOfPiece) {

@@ -203,8 +203,8 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
     const Path path = ChoosePath(device, args, aligned, products);
     (path == kPathFewRows && !aligned ? unaligned_few_rows : by_path[path]).push_back(&args);
     const bool blas = path == kPathBlas && dtype != DType::kF32;
-    const bool adds_bias =
-        path == kPathFewRows || path == kPathStep || path == kPathWarpgroups || blas;
+    const bool adds_bias = path == kPathFewRows || path == kPathStep || path == kPathWarpgroups ||
+                           path == kPathBulk || blas;
     if (!args.bias.empty() && !adds_bias) without_bias.push_back(&args);
     if (path != kPathFewRows && path != kPathGeneral && (path != kPathBlas || blas)) {
       copies.Add(args);

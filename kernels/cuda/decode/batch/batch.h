@@ -92,13 +92,13 @@ struct ManyProducts {
   ManyProduct products[kMaxManyProducts];
   const __nv_bfloat16* weights[kMaxManyWeights];
   __nv_bfloat16* rounded;  // [rows, out_features], of kSwiGlu
-  Activation activation;   // of kActivate
+  bool gelu;               // of kActivate: whether it is kGeluTanh or none
 };
 enum class ManyEpilogue : uint8_t {
   kStore,     // y = x W^T + bias
   kAdd,       // y += x W^T + bias, one product without groups
   kSwiGlu,    // rounded = silu(x W0^T) (x W1^T), one pair without groups
-  kActivate,  // y = activation(x W^T + bias), products without groups, of whole fours
+  kActivate,  // y = x W^T + bias, or its gelu; products without groups, of whole fours
 };
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue);
 

@@ -11,6 +11,8 @@
 
 namespace mneme::cuda::decode::batch {
 
+__device__ inline float GeluTanh(float x) { return Activated(Activation::kGeluTanh, x); }
+
 // Four outputs of an entry, from o on. `sum_of(o)` has their sums, `old` what kAdd adds to.
 template <ManyEpilogue kEpilogue, int kHalf, typename SumOf>
 __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product, const Unit& u,
@@ -29,8 +31,8 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
   } else if constexpr (kEpilogue == ManyEpilogue::kActivate) {
     if (u.first + o >= product.out_features) return;
     if (product.bias != nullptr) AddSome(product.bias + u.first + o, 4, sum);
-    const float4 y = {Activated(p.activation, sum.x), Activated(p.activation, sum.y),
-                      Activated(p.activation, sum.z), Activated(p.activation, sum.w)};
+    float4 y = sum;
+    if (p.gelu) y = {GeluTanh(sum.x), GeluTanh(sum.y), GeluTanh(sum.z), GeluTanh(sum.w)};
     if (product.bf16_y) {
       SaveFour(static_cast<__nv_bfloat16*>(product.y) + row + o, y);
     } else {
