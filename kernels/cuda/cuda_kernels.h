@@ -10,8 +10,10 @@
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/decode/decode.h"
+#include "kernels/cuda/decode/layer_norm_step.h"
 #include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/engrams/engrams.h"
+#include "kernels/cuda/engrams/read_step.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/neural_memory/neural_memory.h"
@@ -22,13 +24,14 @@
 #include "kernels/cuda/scan/scan.h"
 #include "kernels/cuda/whole_segments/whole_segments.h"
 #include "kernels/kernels.h"
+#include "kernels/layer_norm_step.h"
 #include "kernels/ops/checks.h"
 
 namespace mneme::cuda {
 
 inline constexpr ActivationTypes kTypes{DType::kF32, /*takes_rounded=*/true};
 
-class CudaKernels final : public Kernels {
+class CudaKernels final : public Kernels, public LayerNormSteps {
  public:
   explicit CudaKernels(Device& device) : device_(device) {}
 
@@ -320,6 +323,18 @@ class CudaKernels final : public Kernels {
   }
   bool FeedForwardStep(const FeedForwardStepArgs& args) override {
     return decode::batch::FeedForwardStep(device_, args);
+  }
+  bool NormedProductsStep(const NormedProductsStepArgs& args) override {
+    Check(args, kTypes);
+    return decode::NormedProductsStep(device_, args);
+  }
+  bool ResidualProductStep(const ResidualProductStepArgs& args) override {
+    Check(args, kTypes);
+    return decode::ResidualProductStep(device_, args);
+  }
+  bool EngramReadStep(const EngramReadStepArgs& args) override {
+    Check(args, kTypes);
+    return engrams::EngramReadStep(device_, args);
   }
   std::unique_ptr<DecodeProgram> CompileDecode(std::span<const DecodeLayer> layers,
                                                const DecodeHead* head) override {

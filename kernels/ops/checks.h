@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/kernels.h"
+#include "kernels/layer_norm_step.h"
 #include "kernels/tensor_view.h"
 
 namespace mneme {
@@ -84,6 +85,9 @@ void Check(const MixViewsArgs& args, ActivationTypes types);
 void Check(const IndexWholeSegmentsArgs& args, ActivationTypes types);
 void Check(const SegmentAttentionArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
+void Check(const NormedProductsStepArgs& args, ActivationTypes types);
+void Check(const ResidualProductStepArgs& args, ActivationTypes types);
+void Check(const EngramReadStepArgs& args, ActivationTypes types);
 
 template <typename Args>
 void CheckAll(std::span<const Args> all, ActivationTypes types) {

@@ -1,6 +1,7 @@
 #include "models/feed_forwards/mlp.h"
 
 #include "base/status_macros.h"
+#include "models/step_products.h"
 
 namespace mneme {
 namespace {
@@ -20,13 +21,9 @@ class Mlp final : public FeedForward {
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
-    const TensorView x = ctx.Normed(norm, hidden, {up_.weights});
-    const TensorView raw = ctx.Temp({hidden.shape[0], up_.out()});
-    const TensorView inner = ctx.TempForProducts(raw.shape, {down_.weights});
-    Project(ctx.kernels(), {{.projection = up_, .x = x, .y = raw}});
-    const ActivateArgs activation = {.x = raw, .activation = activation_, .y = inner};
-    ctx.kernels().Activate({&activation, 1});
-    AddProjection(ctx.kernels(), down_, inner, hidden);
+    const TensorView inner = ctx.TempForProducts({hidden.shape[0], up_.out()}, {down_.weights});
+    ProjectNormed(ctx, norm, hidden, {{.projection = up_, .y = inner}}, activation_);
+    AddProjection(ctx, down_, inner, hidden);
   }
 
  private:

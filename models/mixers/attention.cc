@@ -17,6 +17,7 @@
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/rope_frequencies.h"
 #include "models/projection.h"
+#include "models/step_products.h"
 
 namespace mneme {
 namespace {
@@ -57,14 +58,13 @@ class Attention final : public SequenceMixer {
     const Workspace::Scope scope(ctx.workspace);
     Kernels& kernels = ctx.kernels();
     const int tokens = ctx.batch.tokens;
-    const TensorView x =
-        ctx.Normed(norm, hidden, {q_proj_.weights, k_proj_.weights, v_proj_.weights});
     const TensorView q = ctx.Temp({tokens, config_.query_channels()});
     const TensorView k = ctx.Temp({tokens, config_.kv_channels()});
     const TensorView v = ctx.Temp({tokens, config_.kv_channels()});
-    Project(kernels, {{.projection = q_proj_, .x = x, .y = q},
-                      {.projection = k_proj_, .x = x, .y = k},
-                      {.projection = v_proj_, .x = x, .y = v}});
+    ProjectNormed(ctx, norm, hidden,
+                  {{.projection = q_proj_, .y = q},
+                   {.projection = k_proj_, .y = k},
+                   {.projection = v_proj_, .y = v}});
     const TensorView query = ByHead(q, config_.heads), key = ByHead(k, config_.kv_heads);
     NormHeads(ctx, q_norm_, query);
     NormHeads(ctx, k_norm_, key);
@@ -75,13 +75,14 @@ class Attention final : public SequenceMixer {
                     .frequencies = frequencies_,
                     .y = turned});
     }
-    const TensorView read = ctx.Temp(query.shape);
-    AttentionArgs attention = context_.Args(ctx, query, key, ByHead(v, config_.kv_heads), read);
+    const TensorView read = TempForStep(ctx, config_.query_channels(), o_proj_);
+    AttentionArgs attention =
+        context_.Args(ctx, query, key, ByHead(v, config_.kv_heads), ByHead(read, config_.heads));
     attention.window = context_.is_ring() ? config_.window : 0;
     attention.segment = config_.segment;
     attention.scale = config_.score_scale();
     kernels.Attention(attention);
-    AddProjection(kernels, o_proj_, Flat(read), hidden);
+    AddProjection(ctx, o_proj_, read, hidden);
   }
 
  private:

@@ -147,6 +147,7 @@ EngramStore EngramMemory::Store(const ForwardContext& ctx) const {
 }
 
 void EngramMemory::Cross(ForwardContext& ctx,
+                         std::span<const std::span<const PackedMatrix>> readers,
                          absl::FunctionRef<void(const AttendedEngrams&)> project) const {
   EngramKernels& kernels = ctx.kernels();
   const EngramRules& rules = config_.rules;
@@ -201,7 +202,8 @@ void EngramMemory::Cross(ForwardContext& ctx,
                              .crossings = crossings,
                              .scores = scores,
                              .reports = ctx.reports});
-    const TensorView x = ctx.Temp({int64_t{most} * rules.attended(), model_dim_});
+    const TensorView x =
+        ctx.TempForProducts({int64_t{most} * rules.attended(), model_dim_}, readers);
     kernels.GatherEngrams({.rules = rules, .store = store, .crossings = crossings, .x = x});
     project({.crossings = crossings, .x = x, .offsets = attended});
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,7 @@ inline int64_t OpenSegment(const EngramConfig& config, int64_t tokens) {
 // products.
 struct AttendedEngrams {
   Crossings crossings;
-  TensorView x;        // [most * attended, model_dim] act
+  TensorView x;        // [most * attended, model_dim] as LinearArgs::x
   TensorView offsets;  // [2] i32: 0 and the number of entries, as LinearArgs::group_offsets
 
   // y = W x (+ bias) of those that there are.
@@ -60,8 +61,9 @@ class EngramMemory {
 
   // For rows whose tokens are each of one segment, before anything else is done with them: commits,
   // encodes and retrieves for those that begin a segment. Calls `project` for some of them at a
-  // time, until that is done for StepBatch::crossings.
-  void Cross(ForwardContext& ctx,
+  // time, until that is done for StepBatch::crossings; `readers` are all that it multiplies them
+  // by.
+  void Cross(ForwardContext& ctx, std::span<const std::span<const PackedMatrix>> readers,
              absl::FunctionRef<void(const AttendedEngrams& engrams)> project) const;
   // Adds tokens to what becomes the next segment's engrams. h  [tokens, model_dim] act
   void Encode(ForwardContext& ctx, const TensorView& h) const;

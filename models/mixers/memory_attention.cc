@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/mixers/entry_streams.h"
+#include "models/step_products.h"
 
 namespace mneme {
 
@@ -75,42 +76,52 @@ void MemoryAttention::Begin(ForwardContext& ctx, const AttendedEngrams& engrams)
                                     .values = ctx.State(values_)});
 }
 
+EngramAttentionArgs MemoryAttention::Args(const ForwardContext& ctx, const EngramMemory& memory,
+                                          Engrams which, const TensorView& q,
+                                          const TensorView& read) const {
+  const EngramConfig& config = memory.config();
+  const bool recalled = which == Engrams::kRecalled;
+  return {.q = ByHead(q, heads_),
+          .row_offsets = ctx.batch.row_offsets,
+          .slots = ctx.batch.slots,
+          .positions = ctx.batch.positions,
+          .segment = config.segment,
+          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+          .keys = ctx.State(keys_),
+          .values = ctx.State(values_),
+          .first = recalled ? config.rules.working : 0,
+          .most = recalled ? config.rules.recalled() : config.rules.working,
+          .facts = memory.Store(ctx).facts,
+          .counted = recalled ? kEngramsRecalled : kEngramsWorking,
+          .sums = recalled ? memory.Weights(ctx) : StateView{},
+          .layer = layer_,
+          .recalled = config.rules.recalled(),
+          .out = ByHead(read, heads_)};
+}
+
 void MemoryAttention::Read(ForwardContext& ctx, const EngramMemory& memory, Engrams which,
                            const TensorView& x, const TensorView& read) const {
   const Workspace::Scope scope(ctx.workspace);
-  const EngramConfig& config = memory.config();
-  const bool recalled = which == Engrams::kRecalled;
   const TensorView q = ctx.Temp(read.shape);
   Project(ctx.kernels(), {{.projection = query_, .x = x, .y = q}});
-  ctx.kernels().EngramAttention({.q = ByHead(q, heads_),
-                                 .row_offsets = ctx.batch.row_offsets,
-                                 .slots = ctx.batch.slots,
-                                 .positions = ctx.batch.positions,
-                                 .segment = config.segment,
-                                 .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
-                                 .keys = ctx.State(keys_),
-                                 .values = ctx.State(values_),
-                                 .first = recalled ? config.rules.working : 0,
-                                 .most = recalled ? config.rules.recalled() : config.rules.working,
-                                 .facts = memory.Store(ctx).facts,
-                                 .counted = recalled ? kEngramsRecalled : kEngramsWorking,
-                                 .sums = recalled ? memory.Weights(ctx) : StateView{},
-                                 .layer = layer_,
-                                 .recalled = config.rules.recalled(),
-                                 .out = ByHead(read, heads_)});
+  ctx.kernels().EngramAttention(Args(ctx, memory, which, q, read));
 }
 
 void MemoryAttention::Forward(ForwardContext& ctx, const EngramMemory& memory, Engrams which,
                               const Norm& norm, const TensorView& hidden) const {
   const Workspace::Scope scope(ctx.workspace);
-  const TensorView x = ctx.Normed(norm, hidden, {query_.weights});
-  const TensorView read = ctx.Temp(hidden.shape), y = ctx.Temp(hidden.shape);
-  Read(ctx, memory, which, x, read);
-  Project(ctx.kernels(), {{.projection = output_, .x = read, .y = y}});
-  ctx.kernels().AddFrom({.x = y,
-                         .positions = ctx.row_index.token_positions,
-                         .first = memory.config().segment,
-                         .y = hidden});
+  const TensorView q = ctx.Temp(hidden.shape);
+  const TensorView read = TempForStep(ctx, hidden.shape[1], output_);
+  const EngramAttentionArgs engrams = Args(ctx, memory, which, q, read);
+  LayerNormSteps* const fused = FusedSteps(ctx, norm);
+  if (fused == nullptr ||
+      !fused->EngramReadStep(
+          {.norm = AsStep(norm), .hidden = hidden, .q = AsStep(query_), .engrams = engrams})) {
+    ProjectNormed(ctx, norm, hidden, {{.projection = query_, .y = q}});
+    ctx.kernels().EngramAttention(engrams);
+  }
+  AddProjectionFrom(ctx, output_, read, ctx.row_index.token_positions, memory.config().segment,
+                    hidden);
 }
 
 }  // namespace mneme

@@ -1,6 +1,8 @@
 // A layer's attention to the engrams of a session (EngramMemory).
 #pragma once
 
+#include <span>
+
 #include "absl/status/statusor.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
@@ -36,11 +38,17 @@ class MemoryAttention {
   void Forward(ForwardContext& ctx, const EngramMemory& memory, Engrams which, const Norm& norm,
                const TensorView& hidden) const;
 
+  // What Begin multiplies engrams by.
+  std::span<const PackedMatrix> keys() const { return key_.weights; }
+  std::span<const PackedMatrix> values() const { return value_.weights; }
   const Projection& output() const { return output_; }
 
  private:
   absl::Status TakeConv1d(const LayerBuilder& builder);
   absl::Status TakeBert(const LayerBuilder& builder);
+  // q and read  [tokens, model_dim]
+  EngramAttentionArgs Args(const ForwardContext& ctx, const EngramMemory& memory, Engrams which,
+                           const TensorView& q, const TensorView& read) const;
 
   int layer_ = 0, heads_ = 1, head_dim_ = 1;
   Projection query_, key_, value_, output_;

@@ -1,6 +1,7 @@
 #include "models/networks/bert_classifier.h"
 
 #include <cmath>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -232,7 +233,13 @@ class BertClassifier final : public Network {
 
   void Cross(ForwardContext& ctx, const TensorView& hidden) const {
     memory_->Encode(ctx, hidden);
-    memory_->Cross(ctx, [&](const AttendedEngrams& engrams) {
+    std::vector<std::span<const PackedMatrix>> readers;
+    for (const BertLayer& layer : layers_) {
+      if (!layer.memory_attention.has_value()) continue;
+      readers.push_back(layer.memory_attention->keys());
+      readers.push_back(layer.memory_attention->values());
+    }
+    memory_->Cross(ctx, readers, [&](const AttendedEngrams& engrams) {
       for (const BertLayer& layer : layers_) {
         if (layer.memory_attention.has_value()) layer.memory_attention->Begin(ctx, engrams);
       }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -145,7 +146,12 @@ class MemoriaModel final : public Network {
     const Workspace::Scope scope(step.workspace);
     ForwardContext ctx = step;
     ctx.row_index = IndexRows(ctx);
-    memory_.Cross(ctx, [&](const AttendedEngrams& engrams) {
+    std::vector<std::span<const PackedMatrix>> readers;
+    for (const MemoriaLayer& layer : layers_) {
+      readers.push_back(layer.memory_attention.keys());
+      readers.push_back(layer.memory_attention.values());
+    }
+    memory_.Cross(ctx, readers, [&](const AttendedEngrams& engrams) {
       for (const MemoriaLayer& layer : layers_) layer.memory_attention.Begin(ctx, engrams);
     });
     ctx.kernels().AddPositions({.positions = ctx.row_index.token_positions,

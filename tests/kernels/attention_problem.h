@@ -159,6 +159,8 @@ struct AttentionProblem {
   AttentionDims dims;
   std::vector<RowSpec> rows;
   double spread = 1;  // of the scores, roughly
+  // Outputs are bf16, but in the reference; of single tokens.
+  bool rounds = false;
 
   std::vector<double> Numbers(int what, int slot, int64_t position, int64_t n, double scale) const {
     SeededRandom random(
@@ -225,7 +227,12 @@ inline std::vector<double> Step(Workbench& bench, AttentionContexts& contexts,
   std::vector<int64_t> places(positions.begin(), positions.end());
   auto place = Tensor::Allocate(bench.backend(), DType::kI64, {static_cast<int64_t>(rows.size())});
   bench.backend().CopyFromHost(place->view().data, places.data(), place->view().bytes());
-  const TensorView out = bench.NewActivations({tokens, dims.heads, dims.value_dim});
+  const Shape out_shape{tokens, dims.heads, dims.value_dim};
+  const bool rounds = problem.rounds && bench.backend().activation_dtype() != DType::kF64;
+  const TensorView out =
+      rounds ? bench.Values(std::vector<double>(static_cast<size_t>(out_shape.elements())),
+                            out_shape, DType::kBF16)
+             : bench.NewActivations(out_shape);
   std::vector<double> prefix_keys, prefix_values;
   for (int64_t p = -dims.prefix; p < 0; ++p) {
     append(prefix_keys, problem.Keys(0, p));

@@ -357,6 +357,33 @@ TEST_P(ChecksDeathTest, Scans) {
       "weight has shape \\[2, 8\\], expected \\[3, 8\\]");
 }
 
+// Backends that have these check them so.
+TEST(StepChecksDeathTest, StepsOfNetworksWithLayerNorm) {
+  constexpr ActivationTypes kTypes{DType::kF32, /*takes_rounded=*/true};
+  const PackedMatrix matrix = {memory, DType::kF32, 4, 8};
+  NormedProductsStepArgs::Product product = {{.weights = matrix, .bias = View({1, 4})},
+                                             View({2, 4}, DType::kBF16)};
+  NormedProductsStepArgs normed = {
+      .norm = {.weight = View({8})}, .hidden = View({2, 8}), .products = {&product, 1}};
+  Check(normed, kTypes);
+  product.y = View({2, 3});
+  EXPECT_DEATH(Check(normed, kTypes), "y has shape \\[2, 3\\], expected \\[2, 4\\]");
+  normed.products = {};
+  EXPECT_DEATH(Check(normed, kTypes), "a step without products");
+  normed.norm.bias = View({7});
+  EXPECT_DEATH(Check(normed, kTypes), "norm.bias has shape \\[7\\], expected \\[8\\]");
+
+  ResidualProductStepArgs added = {.x = View({2, 8}, DType::kBF16),
+                                   .product = {.weights = matrix},
+                                   .positions = View({2}, DType::kI64),
+                                   .hidden = View({2, 4})};
+  Check(added, kTypes);
+  added.product.bias = View({4});
+  EXPECT_DEATH(Check(added, kTypes), "bias has shape \\[4\\], expected \\[1, 4\\]");
+  added.hidden = View({2, 5});
+  EXPECT_DEATH(Check(added, kTypes), "the product's matrix is 4 x 8, expected 5 x 8");
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, ChecksDeathTest, testing::ValuesIn(AllBackends()), BackendName);
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/backends.h"
+#include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 #include "tests/support/workbench.h"
@@ -342,6 +343,81 @@ TEST_P(EngramAttentionTest, ReadsKeysAndValuesInTheDtypeOfTheContext) {
   if (GetParam().device != "cuda") GTEST_SKIP() << "keeps its context in the activations' dtype";
   CheckAll({{3, 7}, {2, 64}, {1, 40}, {3, 64, 200, 150}, {2, 96, 67, 70}, {1, 64, 64 + 3, 65}},
            DType::kBF16);
+}
+
+// Reads and sums of rows of one token each, every seventh of them padding, and each with engrams of
+// its own number.
+std::pair<std::vector<double>, std::vector<double>> ReadOfRows(Backend& backend, DType context,
+                                                               int rows, int dim, bool rounds) {
+  constexpr int kHeads = 12, kFirst = 2, kMost = 37, kSegment = 10;
+  const int64_t of_engram = int64_t{kHeads} * dim, of_context = (kFirst + kMost) * of_engram;
+  Workbench bench(backend);
+  SeededRandom random(5);
+  const DType number = backend.activation_dtype();
+  SlabPool keys(bench, rows, 1, of_context, context), values(bench, rows, 1, of_context, context);
+  SlabPool facts(bench, rows, 1, kEngramFacts, DType::kI32);
+  SlabPool sums(bench, rows, 1, kHeads * kMost, number);
+  std::vector<int> offsets = {0}, slots;
+  std::vector<int64_t> positions;
+  for (int row = 0; row < rows; ++row) {
+    keys.Write(row, 0, random.NormalValues(of_context, 1, DType::kBF16));
+    values.Write(row, 0, random.NormalValues(of_context, 1, DType::kBF16));
+    sums.Write(row, 0, random.NormalValues(int64_t{kHeads} * kMost));
+    std::vector<int32_t> of_store(kEngramFacts);
+    of_store[kEngramsRecalled] = row % (kMost + 1);
+    backend.CopyFromHost(facts.view().At(row, 0), of_store.data(),
+                         static_cast<int64_t>(of_store.size() * sizeof(int32_t)));
+    offsets.push_back(row + 1);
+    slots.push_back(row % 7 == 6 ? -1 : row);
+    positions.push_back(row % 5 == 4 ? kSegment - 1 : kSegment + row);
+  }
+  const Shape shape{rows, kHeads, dim};
+  const TensorView out =
+      rounds ? bench.Values(std::vector<double>(static_cast<size_t>(shape.elements())), shape,
+                            DType::kBF16)
+             : bench.NewActivations(shape);
+  backend.kernels().EngramAttention(
+      {.q = bench.Activations(random.NormalValues(shape.elements()), shape),
+       .row_offsets = bench.Ints(offsets),
+       .slots = bench.Ints(slots),
+       .positions = bench.Longs(positions),
+       .segment = kSegment,
+       .scale = 0.3f,
+       .keys = keys.view(),
+       .values = values.view(),
+       .first = kFirst,
+       .most = kMost,
+       .facts = facts.view(),
+       .sums = sums.view(),
+       .recalled = kMost,
+       .out = out});
+  const std::vector<double> all = bench.Read(out);
+  std::vector<double> read, weights;
+  for (int row = 0; row < rows; ++row) {
+    const std::vector<double> of_row = sums.Read(row, 0);
+    weights.insert(weights.end(), of_row.begin(), of_row.end());
+    if (slots[static_cast<size_t>(row)] < 0) continue;
+    read.insert(read.end(), all.begin() + row * of_engram, all.begin() + (row + 1) * of_engram);
+  }
+  return {read, weights};
+}
+
+// From rows for which several warps share a head to rows for which none do.
+TEST_P(EngramAttentionTest, RowsOfOneTokenAreAsTheReferenceHasThem) {
+  const std::unique_ptr<Backend> reference = MakeReference();
+  const bool cuda = GetParam().device == "cuda";
+  for (const int rows : {3, 24, 100}) {
+    for (const int dim : {16, 72}) {
+      const auto want = ReadOfRows(*reference, DType::kF64, rows, dim, false);
+      for (const bool rounds : {false, true}) {
+        if (rounds && !cuda) continue;
+        const auto got = ReadOfRows(*backend_, cuda ? DType::kBF16 : number_, rows, dim, rounds);
+        EXPECT_LE(RelativeError(got.first, want.first), rounds ? kUnitBF16 / 2 : bound())
+            << rows << " rows, heads of " << dim;
+        EXPECT_LE(RelativeError(got.second, want.second), bound());
+      }
+    }
+  }
 }
 
 TEST_P(EngramTokensTest, WhatIsAddedFromAPositionOn) {

@@ -86,6 +86,71 @@ TEST_F(CudaRoundedAttentionTest, PrefixesSegmentsAndSecondKeysAreSeen) {
   }
 }
 
+// Tokens that see few blocks of positions, through heads that share nothing.
+TEST_F(CudaRoundedAttentionTest, HeadsWithKeysOfTheirOwnMatchReference) {
+  for (const Dims& dims : {Dims{12, 12, 64, 64}, Dims{3, 3, 96, 128}, Dims{2, 2, 24, 40},
+                           Dims{5, 5, 8, 16}, Dims{1, 1, 128, 64}}) {
+    ExpectReference({.dims = dims, .rows = kSingleTokens});
+    for (const int segment : {1, 5, 64, 70, 150}) {
+      Dims segmented = dims;
+      segmented.segment = segment;
+      segmented.blocks = (segment + kContextBlock - 1) / kContextBlock;
+      for (const std::vector<RowSpec>& rows :
+           {kSingleTokens, std::vector<RowSpec>{{0, 1'000'003, 1}}, {{1, 149, 1}, {0, 150, 1}}}) {
+        const Problem problem = {.dims = segmented, .rows = rows};
+        EXPECT_LE(RelativeError(Outputs(*backend_, problem), Outputs(*reference_, problem)),
+                  kUnitBF16)
+            << segmented.Describe() << ", segment " << segment;
+      }
+    }
+  }
+}
+
+// So many rows that a head of one has a warp to itself.
+TEST_F(CudaRoundedAttentionTest, HeadsOfManyRowsMatchReference) {
+  Dims dims{16, 16, 16, 16, 0, 2};
+  dims.segment = 100;
+  std::vector<RowSpec> rows;
+  for (int row = 0; row < 150; ++row) rows.push_back({row % 7 == 3 ? -1 : row, 37 * row % 401, 1});
+  const Problem problem = {.dims = dims, .rows = rows};
+  EXPECT_LE(RelativeError(Outputs(*backend_, problem), Outputs(*reference_, problem)), kUnitBF16);
+}
+
+// What goes to a product may leave the kernels in bf16, whichever it is.
+TEST_F(CudaRoundedAttentionTest, OutputsOfSingleTokensMayBeRounded) {
+  for (const Dims& dims :
+       {Dims{12, 12, 64, 64}, Dims{8, 2, 64, 64}, Dims{2, 2, 7, 13}, Dims{4, 1, 64, 64, 0, 66}}) {
+    for (const std::vector<RowSpec>& rows : {kSingleTokens, std::vector<RowSpec>{{0, 200, 1}}}) {
+      Problem problem = {.dims = dims, .rows = rows};
+      const std::vector<double> want = Outputs(*reference_, problem);
+      problem.rounds = true;
+      EXPECT_LE(RelativeError(Outputs(*backend_, problem), want), 2 * kUnitBF16) << dims.Describe();
+    }
+  }
+}
+
+// The keys and values of the step's own tokens are stored, and nothing else.
+TEST_F(CudaRoundedAttentionTest, HeadsWithKeysOfTheirOwnAreStored) {
+  Dims dims{3, 3, 64, 64, 0, 3};
+  dims.segment = 150;
+  const Problem problem = {.dims = dims, .rows = {{0, 310, 1}, {-1, 5, 1}, {2, 0, 1}}};
+  Workbench bench(*backend_);
+  AttentionContexts contexts(bench, dims, problem.slots());
+  problem.WritePast(contexts);
+  std::vector<std::byte> before = contexts.bytes();
+  Step(bench, contexts, problem, problem.rows);
+  contexts.Download();
+  for (const RowSpec& row : problem.rows) {
+    if (row.slot < 0) continue;
+    EXPECT_EQ(contexts.Row(contexts.keys(), row.slot, row.position),
+              problem.Keys(row.slot, row.position));
+    EXPECT_EQ(contexts.Row(contexts.values(), row.slot, row.position),
+              problem.Values(row.slot, row.position));
+    contexts.Restore(before, row.slot, row.position);
+  }
+  EXPECT_TRUE(contexts.bytes() == before) << "a byte that is nobody's was written";
+}
+
 // A text fed in pieces sees the same keys, some of them rounded in the step and some before.
 TEST_F(CudaRoundedAttentionTest, AnySplitIsTheSameButForRounding) {
   for (const int window : {0, 50, 64}) {

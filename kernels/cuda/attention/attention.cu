@@ -173,7 +173,8 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t head = int64_t{token} * p.heads + first_head + g;
     const int64_t part = head * p.splits + split;
     const float by = p.splits == 1 ? 1.0f / total[g] : 1.0f;
-    float* to = p.splits == 1 ? p.out + head * p.value_dim : p.sums + part * p.value_dim;
+    const ReadOutput to = p.splits == 1 ? p.output() : ReadOutput{p.sums, false};
+    const int64_t at = (p.splits == 1 ? head : part) * p.value_dim;
     // Unrolled over all queries, so that sums stay in registers.
 #pragma unroll
     for (int i = 0; i < kValuesOfThread; ++i) {
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(kThreads)
       float sum = 0;
 #pragma unroll
       for (int other = 0; other < kQueries; ++other) sum = other == g ? sums[other][i] : sum;
-      if (d < p.value_dim) to[d] = by * sum;
+      if (d < p.value_dim) to.Save(at + d, by * sum);
     }
     if (p.splits > 1 && value_tile == 0 && threadIdx.x == 0) {
       p.largest[part] = largest[g];
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(kThreads) Combine(const __grid_constant__ Prob
     for (int s = 0; s < p.splits; ++s) {
       value += expf(largest[s] - most) * p.sums[(head * p.splits + s) * p.value_dim + d];
     }
-    p.out[head * p.value_dim + d] = value / sum;
+    p.output().Save(head * p.value_dim + d, value / sum);
   }
 }
 
@@ -323,14 +324,20 @@ void Attention(Device& device, const AttentionArgs& args) {
       .prefix_keys = args.prefix_keys.as<const float>(),
       .prefix_values = args.prefix_values.as<const float>(),
       .prefix = static_cast<int>(args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0]),
-      .out = args.out.as<float>()};
+      .out = args.out.as<float>(),
+      .rounds = args.out.dtype == DType::kBF16};
   // A window or a segment may touch one block more than it has positions for.
   const int64_t seen = args.window > 0 ? args.window : args.segment;
   const int64_t blocks =
       seen > 0 ? (seen + kContextBlock - 1) / kContextBlock + 1 : args.keys.table.blocks();
   const int64_t most_blocks = (p.prefix + kContextBlock - 1) / kContextBlock + p.kinds * blocks;
   CHECK(args.keys.dtype == args.values.dtype);
+  CHECK(args.out.dtype == DType::kF32 || (p.rounds && args.longest_row == 1)) << "out";
   if (TakesTensorCores(device, p, args)) {
+    if (args.longest_row == 1 && TakesOwnHeads(p, most_blocks)) {
+      AttendOwnHeads(device, p, tokens, most_blocks);
+      return;
+    }
     if (args.longest_row == 1) {
       AttendSingleTokens(device, p, tokens, most_blocks);
       return;

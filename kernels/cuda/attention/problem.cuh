@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/read_output.cuh"
 #include "kernels/kernels.h"
 
 namespace mneme::cuda::attention {
@@ -32,8 +33,9 @@ struct Problem {
   float scale;
   Field keys[2], values[2];
   const float *prefix_keys, *prefix_values;
-  int prefix;  // rows of them
-  float* out;
+  int prefix;   // rows of them
+  float* out;   // or bf16, if it
+  bool rounds;  // and each row has one token
   // With splits > 1: largest score, total of weights and sums of values, for each token, head and
   // split.
   float *largest, *total, *sums;
@@ -45,6 +47,7 @@ struct Problem {
            : segment > 0 ? position - position % segment
                          : int64_t{0};
   }
+  __device__ ReadOutput output() const { return {out, rounds}; }
   __host__ __device__ int prefix_blocks() const {
     return (prefix + kContextBlock - 1) / kContextBlock;
   }
@@ -71,6 +74,11 @@ void CombineParts(Device& device, const Problem& problem, int64_t tokens);
 constexpr int kMostTensorCoreDim = 128;
 void AttendSingleTokens(Device& device, const Problem& problem, int64_t tokens,
                         int64_t most_blocks);
+// Of those, heads with keys and values of their own, in up to kMostOwnBlocks blocks: without a
+// prefix, a window or second keys.
+constexpr int kMostOwnBlocks = kWarp;
+bool TakesOwnHeads(const Problem& problem, int64_t most_blocks);
+void AttendOwnHeads(Device& device, const Problem& problem, int64_t tokens, int64_t most_blocks);
 // Takes any step; Hopper's code. `copies`: the step's keys and values are not in the table yet.
 void AttendPrompts(Device& device, const Problem& problem, int64_t tokens, bool copies);
 

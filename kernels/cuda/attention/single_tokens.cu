@@ -142,7 +142,10 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 5 : 3)
     }
     const int head = tile.first_head + query;
     const float by = p.splits == 1 ? 1.0f / total : 1.0f;
-    *reinterpret_cast<float2*>(OutOf(p, token, head, split) + column) = {by * sum.x, by * sum.y};
+    const int64_t of_head = int64_t{token} * p.heads + head;
+    const ReadOutput to = p.splits == 1 ? p.output() : ReadOutput{p.sums, false};
+    to.SaveTwo((p.splits == 1 ? of_head : of_head * p.splits + split) * p.value_dim + column,
+               {by * sum.x, by * sum.y});
     if (p.splits > 1 && column == 0) {
       const int64_t part = (int64_t{token} * p.heads + head) * p.splits + split;
       p.largest[part] = most / kLog2E;

@@ -65,10 +65,10 @@ class Attention {
   template <typename Add>
   __device__ void Token(int token, int slot, int count, const Add& add) {
     const int64_t at = (int64_t{token} * p_.heads + head_) * p_.dim;
-    float* const out = p_.out + at;
+    const ReadOutput out = p_.output();
     if (count == 0) {
       if (team_.rank() != 0) return;
-      for (int i = threadIdx.x; i < p_.dim; i += kThreads) out[i] = 0;
+      for (int i = threadIdx.x; i < p_.dim; i += kThreads) out.Save(at + i, 0);
       return;
     }
     const int share = (count + team_.size() - 1) / team_.size();
@@ -93,7 +93,7 @@ class Attention {
       for (int i = threadIdx.x; i < p_.dim; i += kThreads) {
         float sum = 0;
         team_.ForEach(read_ + i, [&](const float* part) { sum += *part; });
-        out[i] = sum / total;
+        out.Save(at + i, sum / total);
       }
     }
     team_.Sync();  // what was read may be written anew
@@ -322,6 +322,9 @@ template <typename T>
 void LaunchOf(Device& device, const AttendProblem& p) {
   constexpr int kPiece = 16 / sizeof(T);
   if (p.dim % kPiece != 0 || !AreAligned(p.keys, p.values)) return Launch<T, 1>(device, p);
+  if (std::is_same_v<T, __nv_bfloat16> && TakesLanes(p) && AreAligned(p.q, p.out)) {
+    return AttendLanes(device, p);
+  }
   if (std::is_same_v<T, __nv_bfloat16> && p.tokens > p.rows && p.dim <= kMostTileDim) {
     return AttendTiles(device, p);
   }
@@ -341,28 +344,35 @@ __global__ void __launch_bounds__(kAddThreads)
 
 }  // namespace
 
+AttendProblem ProblemOf(const EngramAttentionArgs& args) {
+  return {.q = args.q.as<const float>(),
+          .row_offsets = args.row_offsets.as<const int32_t>(),
+          .slots = args.slots.as<const int32_t>(),
+          .positions = args.positions.as<const int64_t>(),
+          .rows = static_cast<int>(args.slots.shape[0]),
+          .tokens = static_cast<int>(args.q.shape[0]),
+          .heads = static_cast<int>(args.q.shape[1]),
+          .dim = static_cast<int>(args.q.shape[2]),
+          .segment = args.segment,
+          .first = args.first,
+          .most = args.most,
+          .layer = args.layer,
+          .recalled = args.recalled,
+          .counted = args.counted,
+          .scale = args.scale,
+          .keys = Field(args.keys),
+          .values = Field(args.values),
+          .facts = Field(args.facts),
+          .sums = Field(args.sums),
+          .out = args.out.as<float>(),
+          .rounds = args.out.dtype == DType::kBF16,
+          .weights = nullptr};
+}
+
 void EngramAttention(Device& device, const EngramAttentionArgs& args) {
-  const AttendProblem problem = {.q = args.q.as<const float>(),
-                                 .row_offsets = args.row_offsets.as<const int32_t>(),
-                                 .slots = args.slots.as<const int32_t>(),
-                                 .positions = args.positions.as<const int64_t>(),
-                                 .rows = static_cast<int>(args.slots.shape[0]),
-                                 .tokens = static_cast<int>(args.q.shape[0]),
-                                 .heads = static_cast<int>(args.q.shape[1]),
-                                 .dim = static_cast<int>(args.q.shape[2]),
-                                 .segment = args.segment,
-                                 .first = args.first,
-                                 .most = args.most,
-                                 .layer = args.layer,
-                                 .recalled = args.recalled,
-                                 .counted = args.counted,
-                                 .scale = args.scale,
-                                 .keys = Field(args.keys),
-                                 .values = Field(args.values),
-                                 .facts = Field(args.facts),
-                                 .sums = Field(args.sums),
-                                 .out = args.out.as<float>(),
-                                 .weights = nullptr};
+  const AttendProblem problem = ProblemOf(args);
+  CHECK(args.out.dtype == DType::kF32 || (problem.rounds && problem.tokens <= problem.rows))
+      << "out";
   if (problem.tokens == 0 || problem.rows == 0) return;
   CHECK(args.keys.dtype == args.values.dtype);
   if (args.keys.dtype == DType::kBF16) {

@@ -1,5 +1,6 @@
 // A crossing's working and recalled engrams on their way to every layer, and what a layer makes of
 // them on its way to the slab.
+#include <algorithm>
 #include <cstdint>
 
 #include "base/log.h"
@@ -19,11 +20,11 @@ struct GatherProblem {
   EngramRules rules;
   Store store;
   CrossingArrays crossings;
-  float* x;
+  void* x;     // of T
   int blocks;  // of a crossing
 };
 
-template <bool kFours>
+template <typename T, bool kFours>
 __global__ void __launch_bounds__(kThreads) GatherKernel(const __grid_constant__ GatherProblem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
@@ -54,12 +55,12 @@ __global__ void __launch_bounds__(kThreads) GatherKernel(const __grid_constant__
   for (int row = threadIdx.x / kWarp; row < kRowsOfBlock && first + row < attended; row += kWarps) {
     const int engram = engrams[row];
     const float* const from = engram < 0 ? nullptr : p.store.vector(slot, engram);
-    float* const to = p.x + (int64_t{crossing} * attended + first + row) * dim;
+    T* const to = static_cast<T*>(p.x) + (int64_t{crossing} * attended + first + row) * dim;
     for (int i = threadIdx.x % kWarp * kStep; i < dim; i += kWarp * kStep) {
       if constexpr (kFours) {
         SaveFour(to + i, from == nullptr ? float4{} : LoadFour(from + i));
       } else {
-        to[i] = from == nullptr ? 0.0f : from[i];
+        to[i] = FromFloat<T>(from == nullptr ? 0.0f : from[i]);
       }
     }
   }
@@ -67,24 +68,27 @@ __global__ void __launch_bounds__(kThreads) GatherKernel(const __grid_constant__
 
 constexpr int kOfThread = 4;
 
-// Blocks of a crossing take kThreads * kOfThread numbers each.
+// A crossing is `pieces` pieces of kThreads * kOfThread numbers. Blocks take one after the other:
+// mostly, few sessions cross of those that there is room for.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     StoreKernel(CrossingArrays crossings, const float* k, const float* v, int64_t numbers,
-                int blocks, Field keys, Field values) {
+                int pieces, int all, Field keys, Field values) {
   LetNextKernelStart();
   WaitForPreviousKernel();
-  const int crossing = blockIdx.x / blocks, slot = crossings.slots[crossing];
-  if (slot < 0) return;
-  T* const to_keys = keys.At<T>(slot, 0);
-  T* const to_values = values.At<T>(slot, 0);
-  const int64_t begin = int64_t{blockIdx.x} % blocks * kThreads * kOfThread;
+  for (int piece = blockIdx.x; piece < all; piece += static_cast<int>(gridDim.x)) {
+    const int crossing = piece / pieces, slot = crossings.slots[crossing];
+    if (slot < 0) continue;
+    T* const to_keys = keys.At<T>(slot, 0);
+    T* const to_values = values.At<T>(slot, 0);
+    const int64_t begin = int64_t{piece} % pieces * kThreads * kOfThread;
 #pragma unroll
-  for (int n = 0; n < kOfThread; ++n) {
-    const int64_t i = begin + n * kThreads + threadIdx.x;
-    if (i >= numbers) return;
-    to_keys[i] = FromFloat<T>(k[crossing * numbers + i]);
-    to_values[i] = FromFloat<T>(v[crossing * numbers + i]);
+    for (int n = 0; n < kOfThread; ++n) {
+      const int64_t i = begin + n * kThreads + threadIdx.x;
+      if (i >= numbers) break;
+      to_keys[i] = FromFloat<T>(k[crossing * numbers + i]);
+      to_values[i] = FromFloat<T>(v[crossing * numbers + i]);
+    }
   }
 }
 
@@ -95,27 +99,34 @@ void GatherEngrams(Device& device, const GatherEngramsArgs& args) {
       .rules = args.rules,
       .store = Store(args.store),
       .crossings = CrossingArrays(args.crossings),
-      .x = args.x.as<float>(),
+      .x = args.x.data,
       .blocks = (args.rules.attended() + kRowsOfBlock - 1) / kRowsOfBlock};
   CHECK(args.store.vectors.dtype == DType::kF32) << "GatherEngrams";
   const bool fours = InFours(problem.store.dim, args.x, args.store.vectors);
-  LaunchOverlapping(device, "GatherEngrams", fours ? GatherKernel<true> : GatherKernel<false>,
+  const bool rounds = args.x.dtype == DType::kBF16;
+  CHECK(rounds || args.x.dtype == DType::kF32) << "GatherEngrams";
+  const auto kernel =
+      rounds ? (fours ? GatherKernel<__nv_bfloat16, true> : GatherKernel<__nv_bfloat16, false>)
+             : (fours ? GatherKernel<float, true> : GatherKernel<float, false>);
+  LaunchOverlapping(device, "GatherEngrams", kernel,
                     static_cast<int>(args.crossings.most()) * problem.blocks, kThreads, 0, 1,
                     problem);
 }
 
 void StoreEngramContext(Device& device, const StoreEngramContextArgs& args) {
   const int64_t most = args.crossings.most(), numbers = args.k.shape.elements() / most;
-  const auto blocks =
+  const auto pieces =
       static_cast<int>((numbers + kThreads * kOfThread - 1) / (kThreads * kOfThread));
   CHECK(args.keys.dtype == args.values.dtype);
   CHECK(args.keys.dtype == DType::kBF16 || args.keys.dtype == DType::kF32);
   const auto kernel =
       args.keys.dtype == DType::kBF16 ? StoreKernel<__nv_bfloat16> : StoreKernel<float>;
-  LaunchOverlapping(device, "StoreEngramContext", kernel, static_cast<int>(most) * blocks, kThreads,
-                    0, 1, CrossingArrays(args.crossings), args.k.as<const float>(),
-                    args.v.as<const float>(), numbers, blocks, Field(args.keys),
-                    Field(args.values));
+  const int all = static_cast<int>(most) * pieces;
+  constexpr int kBlocksAtOnce = 8;  // of a multiprocessor
+  LaunchOverlapping(
+      device, "StoreEngramContext", kernel, std::min(all, kBlocksAtOnce * device.multiprocessors()),
+      kThreads, 0, 1, CrossingArrays(args.crossings), args.k.as<const float>(),
+      args.v.as<const float>(), numbers, pieces, all, Field(args.keys), Field(args.values));
 }
 
 }  // namespace mneme::cuda::engrams

@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       WaitProducts<0>();
       release(last);
-      StoreOutputs<kN>(p, tile.begin + warp * 16, tile.end, tile.first_output, sums,
+      StoreOutputs<kN>(p, tile.group, tile.begin + warp * 16, tile.end, tile.first_output, sums,
                        shared + S::kOutputAt + warp * kOutputBytes);
     }
   }

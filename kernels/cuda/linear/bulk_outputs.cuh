@@ -17,9 +17,10 @@ constexpr int kOutputBytes = 16 * 128;  // of shared memory for a warp: 64 outpu
 
 // Fours of sums: outputs 8 n + {0, 1} of entries lane / 4 and lane / 4 + 8, from 2 (lane % 4) on.
 template <int kN>
-__device__ inline void StoreFloats(const LinearProduct& p, int begin, int end, int first,
+__device__ inline void StoreFloats(const LinearProduct& p, int group, int begin, int end, int first,
                                    const float (&sums)[kN / 2]) {
   constexpr int kTogether = 8;  // old values on their way at a time
+  const float* const bias = p.bias == nullptr ? nullptr : p.bias + int64_t{group} * p.out_features;
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -34,6 +35,9 @@ __device__ inline void StoreFloats(const LinearProduct& p, int begin, int end, i
         const int output = first + 8 * (batch + n) + lane % 4 * 2;
         if (p.accumulate && output < p.out_features) {
           old[n] = *reinterpret_cast<const float2*>(row + output);
+        }
+        if (bias != nullptr && output < p.out_features) {
+          old[n] = {old[n].x + bias[output], old[n].y + bias[output + 1]};
         }
       }
 #pragma unroll
@@ -78,17 +82,17 @@ __device__ inline void StoreRounded(const LinearProduct& p, int begin, int end, 
   }
 }
 
-// Writes the entries from `begin` to `end`, outputs from `first` on.
+// Writes the entries from `begin` to `end` of a group, outputs from `first` on.
 template <int kN>
-__device__ inline void StoreOutputs(const LinearProduct& p, int begin, int end, int first,
-                                    const float (&sums)[kN / 2], unsigned char* room) {
+__device__ inline void StoreOutputs(const LinearProduct& p, int group, int begin, int end,
+                                    int first, const float (&sums)[kN / 2], unsigned char* room) {
   if (p.gated) {
     StoreRounded<kN / 2>(p, begin, end, first, room,
                          [&](int i) { return FastSilu(sums[i]) * sums[kN / 4 + i]; });
   } else if (p.rounds) {
     StoreRounded<kN>(p, begin, end, first, room, [&](int i) { return sums[i]; });
   } else {
-    StoreFloats<kN>(p, begin, end, first, sums);
+    StoreFloats<kN>(p, group, begin, end, first, sums);
   }
 }
 

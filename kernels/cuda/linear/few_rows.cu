@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/linear/entries.cuh"
+#include "kernels/cuda/linear/few_rows.h"
+#include "kernels/cuda/linear/pieces.cuh"
 
 namespace mneme::cuda::linear {
 namespace {
@@ -11,78 +13,11 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 
-// kPiece consecutive features: 16 bytes of weights, or a single one.
-template <typename T, int kPiece>
-struct Piece {
-  uint4 raw;
-};
-template <typename T>
-struct Piece<T, 1> {
-  T raw;
-};
-
-// Weights are used once a step and would only push other things out of L1.
-template <typename T, int kPiece>
-__device__ inline Piece<T, kPiece> LoadWeights(const T* from) {
-  Piece<T, kPiece> piece;
-  if constexpr (kPiece == 1) {
-    piece.raw = *from;
-  } else {
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(piece.raw.x), "=r"(piece.raw.y), "=r"(piece.raw.z), "=r"(piece.raw.w)
-                 : "l"(from));
-  }
-  return piece;
-}
-
-__device__ inline void UnpackPair(uint32_t pair, __nv_bfloat16, float* values) {
-  values[0] = __uint_as_float(pair << 16);
-  values[1] = __uint_as_float(pair & 0xffff0000u);
-}
-__device__ inline void UnpackPair(uint32_t pair, __half, float* values) {
-  const float2 both = __half22float2(reinterpret_cast<const __half2&>(pair));
-  values[0] = both.x;
-  values[1] = both.y;
-}
-
-template <typename T, int kPiece>
-__device__ inline void Unpack(const Piece<T, kPiece>& piece, float (&values)[kPiece]) {
-  if constexpr (kPiece == 1) {
-    values[0] = ToFloat(piece.raw);
-  } else if constexpr (kPiece == 4) {
-    values[0] = __uint_as_float(piece.raw.x);
-    values[1] = __uint_as_float(piece.raw.y);
-    values[2] = __uint_as_float(piece.raw.z);
-    values[3] = __uint_as_float(piece.raw.w);
-  } else {
-    UnpackPair(piece.raw.x, T(), values);
-    UnpackPair(piece.raw.y, T(), values + 2);
-    UnpackPair(piece.raw.z, T(), values + 4);
-    UnpackPair(piece.raw.w, T(), values + 6);
-  }
-}
-
-template <int kPiece>
-__device__ inline void LoadActivations(const float* from, float (&x)[kPiece]) {
-  if constexpr (kPiece == 1) {
-    x[0] = *from;
-  } else {
-#pragma unroll
-    for (int i = 0; i < kPiece; i += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(from + i);
-      x[i] = four.x;
-      x[i + 1] = four.y;
-      x[i + 2] = four.z;
-      x[i + 3] = four.w;
-    }
-  }
-}
-
 // Block: kWarps / split * kOutputs output features of one group of one product; `split` warps share
 // the features of each.
 template <typename T, int kPiece, int kEntries, int kOutputs>
 __global__ void __launch_bounds__(kThreads)
-    FewRows(const __grid_constant__ LinearBatch batch, int split) {
+    FewRows(const __grid_constant__ LinearBatch batch, int split, FromPosition from) {
   // Pieces of each output that a lane works on at once. All their loads are under way together.
   constexpr int kPieces = kOutputs * kEntries <= 2 ? 4 : 2;
   constexpr int kStride = kWarp * kPiece;
@@ -141,6 +76,8 @@ __global__ void __launch_bounds__(kThreads)
     const int o = lane / kLanesPerSum / kEntries, e = lane / kLanesPerSum % kEntries;
     const bool ends = warp % split == 0 && lane % kLanesPerSum == 0 && first + o < p.out_features &&
                       entry + e < end;
+    const int64_t position =
+        ends && from.positions != nullptr ? from.positions[entry + e] : from.first;
     float* const y = p.y + int64_t{entry + e} * p.out_features + first + o;
     const float old = ends && p.accumulate ? *y : 0.0f;
     float sums[kCount] = {};
@@ -185,15 +122,88 @@ __global__ void __launch_bounds__(kThreads)
       if (warp % split != 0) continue;
       for (int i = 1; i < split; ++i) sum += parts[warp + i][lane];
     }
-    if (ends) {
+    if (ends && position >= from.first) {
       if (p.accumulate) sum = old + sum;
       *y = p.bias != nullptr ? sum + p.bias[int64_t{group} * p.out_features + first + o] : sum;
     }
   }
 }
 
+// One row and so many output features that blocks stay: a warp takes two after the other, with the
+// next two's weights on their way, and holds the row in registers. The sums of FewRows, bit by bit.
+template <typename T, int kPieces>
+__global__ void __launch_bounds__(kThreads, kPieces <= 3 ? 5 : 4)
+    WideRow(const T* weights, const float* x, const float* bias, float* y, int in_features,
+            int out_features) {
+  constexpr int kPiece = 8, kOutputs = 2, kStride = kWarp * kPiece;
+  LetNextKernelStart();
+  const int lane = threadIdx.x % kWarp;
+  int first =
+      (static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp) * kOutputs;
+  const int step = static_cast<int>(gridDim.x) * kWarps * kOutputs;
+  Piece<T, kPiece> w[kOutputs][kPieces], next[kOutputs][kPieces];
+  const auto load = [&](int output, Piece<T, kPiece>(&to)[kOutputs][kPieces]) {
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      const int k = lane * kPiece + j * kStride;
+      if (k >= in_features) continue;
+#pragma unroll
+      for (int o = 0; o < kOutputs; ++o) {
+        to[o][j] = LoadWeights<T, kPiece>(
+            weights + int64_t{min(output + o, out_features - 1)} * in_features + k);
+      }
+    }
+  };
+  if (first < out_features) load(first, w);
+  WaitForPreviousKernel();
+  float row[kPieces][kPiece];
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int k = lane * kPiece + j * kStride;
+    if (k < in_features) LoadActivations<kPiece>(x + k, row[j]);
+  }
+  for (; first < out_features; first += step) {
+    if (first + step < out_features) load(first + step, next);
+    float sums[kOutputs] = {};
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      if (lane * kPiece + j * kStride >= in_features) continue;
+#pragma unroll
+      for (int o = 0; o < kOutputs; ++o) {
+        float values[kPiece];
+        Unpack(w[o][j], values);
+#pragma unroll
+        for (int i = 0; i < kPiece; ++i) sums[o] = fmaf(values[i], row[j][i], sums[o]);
+      }
+    }
+    float sum = WarpSums(sums, lane);
+    const int output = first + lane / (kWarp / kOutputs);
+    if (lane % (kWarp / kOutputs) == 0 && output < out_features) {
+      y[output] = bias != nullptr ? sum + bias[output] : sum;
+    }
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j) w[o][j] = next[o][j];
+    }
+  }
+}
+
+// Output features from which on WideRow pays, and features that it holds.
+constexpr int kWideOutputs = 16 << 10, kWideFeatures = 1024;
+
+template <typename T>
+void LaunchWide(Device& device, const LinearArgs& args) {
+  const PackedMatrix& w = args.weights[0];
+  const bool three = w.in_features <= 3 * kWarp * 8;
+  const auto kernel = three ? WideRow<T, 3> : WideRow<T, 4>;
+  LaunchOverlapping(device, "WideRow", kernel, (three ? 5 : 4) * device.multiprocessors(), kThreads,
+                    0, 1, static_cast<const T*>(w.data), args.x.as<const float>(),
+                    args.bias.as<const float>(), args.y.as<float>(), w.in_features, w.out_features);
+}
+
 template <typename T, int kPiece, int kEntries, int kOutputs>
-void Launch(Device& device, LinearProducts products) {
+void Launch(Device& device, LinearProducts products, const FromPosition& from) {
   while (!products.empty()) {
     // One round of loads for every warp, if that takes no more than all warps of a block.
     int features = 0;
@@ -209,37 +219,50 @@ void Launch(Device& device, LinearProducts products) {
              ((args.weights[0].out_features + per_block - 1) / per_block);
     });
     LaunchOverlapping(device, "FewRows", FewRows<T, kPiece, kEntries, kOutputs>, blocks, kThreads,
-                      0, 1, batch, split);
+                      0, 1, batch, split, from);
   }
 }
 
 template <typename T, int kPiece>
-void LaunchFor(Device& device, LinearProducts products) {
+void LaunchFor(Device& device, LinearProducts products, const FromPosition& from) {
   int64_t entries = 1;
   for (const LinearArgs* args : products) {
     entries = std::max(entries, LikelyEntriesPerGroup(*args));
   }
   // Two outputs a warp share each read of x; more cost registers, and so loads under way.
-  if (entries == 1) return Launch<T, kPiece, 1, 2>(device, products);
-  if (entries == 2) return Launch<T, kPiece, 2, 2>(device, products);
-  if (entries <= 4) return Launch<T, kPiece, 4, 2>(device, products);
-  Launch<T, kPiece, 8, 2>(device, products);
+  if constexpr (kPiece == 8) {
+    const LinearArgs& first = *products[0];
+    const PackedMatrix& w = first.weights[0];
+    if (products.size() == 1 && first.y.shape[0] == 1 && first.group_offsets.empty() &&
+        !first.accumulate && w.out_features >= kWideOutputs && w.in_features <= kWideFeatures) {
+      return LaunchWide<T>(device, first);
+    }
+  }
+  if (entries == 1) return Launch<T, kPiece, 1, 2>(device, products, from);
+  if (entries == 2) return Launch<T, kPiece, 2, 2>(device, products, from);
+  if (entries <= 4) return Launch<T, kPiece, 4, 2>(device, products, from);
+  Launch<T, kPiece, 8, 2>(device, products, from);
 }
 
 }  // namespace
 
 void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned) {
+  LinearFewRows(device, products, dtype, aligned, {});
+}
+
+void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned,
+                   const FromPosition& from) {
   if (products.empty()) return;
   if (dtype == DType::kF32) {
-    if (aligned) return LaunchFor<float, 4>(device, products);
-    return LaunchFor<float, 1>(device, products);
+    if (aligned) return LaunchFor<float, 4>(device, products, from);
+    return LaunchFor<float, 1>(device, products, from);
   }
   if (dtype == DType::kBF16) {
-    if (aligned) return LaunchFor<__nv_bfloat16, 8>(device, products);
-    return LaunchFor<__nv_bfloat16, 1>(device, products);
+    if (aligned) return LaunchFor<__nv_bfloat16, 8>(device, products, from);
+    return LaunchFor<__nv_bfloat16, 1>(device, products, from);
   }
-  if (aligned) return LaunchFor<__half, 8>(device, products);
-  LaunchFor<__half, 1>(device, products);
+  if (aligned) return LaunchFor<__half, 8>(device, products, from);
+  LaunchFor<__half, 1>(device, products, from);
 }
 
 }  // namespace mneme::cuda::linear

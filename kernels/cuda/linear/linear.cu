@@ -10,7 +10,9 @@
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/linear/batch.h"
+#include "kernels/cuda/linear/few_rows.h"
 #include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/round.h"
 
 namespace mneme::cuda::linear {
 namespace {
@@ -137,9 +139,18 @@ class Copies {
   void Add(const LinearArgs& args) {
     if (args.x.dtype != DType::kF32) return;
     const Key key = KeyOf(args.x);
-    if (!offsets_.try_emplace(key, bytes_).second) return;
+    // Entries that read rows in their order read none behind the last group.
+    const bool ends = !args.group_offsets.empty() && args.entry_rows.empty();
+    const int32_t* const rows =
+        ends ? args.group_offsets.as<const int32_t>() + args.weights.size() : nullptr;
+    if (!offsets_.try_emplace(key, bytes_).second) {
+      for (Source& source : sources_) {
+        if (KeyOf(source.x) == key && source.rows != rows) source.rows = nullptr;
+      }
+      return;
+    }
     bytes_ += (args.x.shape.elements() * 2 * terms_ + 255) / 256 * 256;
-    sources_.push_back(args.x);
+    sources_.push_back({args.x, rows});
   }
   void AddWorkspace() { workspace_bytes_ = kLinearBlasWorkspaceBytes; }
 
@@ -148,8 +159,8 @@ class Copies {
     if (bytes_ + workspace_bytes_ == 0) return true;
     base_ = static_cast<char*>(device.Scratch(bytes_ + workspace_bytes_));
     if (base_ == nullptr) return false;
-    for (const TensorView& x : sources_) {
-      RoundActivations(device, x, dtype, terms_, base_ + offsets_.at(KeyOf(x)));
+    for (const auto& [x, rows] : sources_) {
+      RoundRows(device, x, rows, dtype, terms_, base_ + offsets_.at(KeyOf(x)));
     }
     return true;
   }
@@ -170,7 +181,11 @@ class Copies {
 
   const int terms_;
   std::map<Key, int64_t> offsets_;
-  std::vector<TensorView> sources_;
+  struct Source {
+    TensorView x;
+    const int32_t* rows;  // as of RoundRows
+  };
+  std::vector<Source> sources_;
   int64_t bytes_ = 0, workspace_bytes_ = 0;
   char* base_ = nullptr;
 };
@@ -188,8 +203,8 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
     const Path path = ChoosePath(device, args, aligned, products);
     (path == kPathFewRows && !aligned ? unaligned_few_rows : by_path[path]).push_back(&args);
     const bool blas = path == kPathBlas && dtype != DType::kF32;
-    const bool adds_bias =
-        path == kPathFewRows || path == kPathStep || path == kPathWarpgroups || blas;
+    const bool adds_bias = path == kPathFewRows || path == kPathStep || path == kPathWarpgroups ||
+                           path == kPathBulk || blas;
     if (!args.bias.empty() && !adds_bias) without_bias.push_back(&args);
     if (path != kPathFewRows && path != kPathGeneral && (path != kPathBlas || blas)) {
       copies.Add(args);
@@ -256,6 +271,26 @@ bool SwiGluProduct(Device& device, const SwiGluProductArgs& args) {
   const LinearArgs* const list[] = {&products};
   const void* const x[] = {args.x.data};
   LinearBulk(device, list, DType::kBF16, 1, x);
+  return true;
+}
+
+bool AddToFewRows(Device& device, const ResidualProductStepArgs& args) {
+  const PackedMatrix& w = args.product.weights;
+  const LinearArgs product = {.x = args.x,
+                              .weights = {&w, 1},
+                              .y = args.hidden,
+                              .accumulate = true,
+                              .bias = args.product.bias};
+  const int64_t rows = args.hidden.shape[0];
+  const bool exact = device.compute_dtype() == DType::kF32 || w.dtype == DType::kF32;
+  const bool aligned = Aligned(product);
+  if (args.x.dtype != DType::kF32 || rows < 1 ||
+      rows > (exact || !aligned ? kFewRowsExact : kFewRows)) {
+    return false;
+  }
+  const LinearArgs* const list[] = {&product};
+  const FromPosition from = {args.positions.as<const int64_t>(), args.first};
+  LinearFewRows(device, list, w.dtype, aligned, from);
   return true;
 }
 

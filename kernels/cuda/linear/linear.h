@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/common/device.h"
 #include "kernels/kernels.h"
+#include "kernels/layer_norm_step.h"
 
 namespace mneme::cuda::linear {
 
@@ -15,5 +16,8 @@ bool RoundsActivations(const Device& device, const PackedMatrix& weights, int64_
 bool RoundsStepOutputs(const Device& device, const PackedMatrix& weights, int64_t rows);
 bool RoundsOutputs(const Device& device, std::span<const PackedMatrix> weights, int64_t rows);
 bool SwiGluProduct(Device& device, const SwiGluProductArgs& args);
+// Steps of so few rows that the weights' bytes count alone, fp32 throughout: one launch each.
+bool NormedRows(Device& device, const NormedProductsStepArgs& args);
+bool AddToFewRows(Device& device, const ResidualProductStepArgs& args);
 
 }  // namespace mneme::cuda::linear

@@ -119,7 +119,7 @@ void Check(const RetrieveEngramsArgs& args, ActivationTypes types) {
 void Check(const GatherEngramsArgs& args, ActivationTypes types) {
   Check(args.rules, args.store, types);
   Check(args.crossings);
-  Expect(args.x, types.act, {args.crossings.most() * args.rules.attended(), args.store.dim}, "x");
+  Expect(args.x, types, {args.crossings.most() * args.rules.attended(), args.store.dim}, "x");
 }
 
 void Check(const StoreEngramContextArgs& args, ActivationTypes types) {
@@ -134,7 +134,7 @@ void Check(const StoreEngramContextArgs& args, ActivationTypes types) {
 void Check(const EngramAttentionArgs& args, ActivationTypes types) {
   ExpectRank(args.q, 3, "q");
   Expect(args.q, types.act, args.q.shape, "q");
-  Expect(args.out, types.act, args.q.shape, "out");
+  Expect(args.out, types, args.q.shape, "out");
   CheckRows(args.row_offsets, args.slots, args.positions, args.segment);
   ExpectContext(args.keys, args.values, types.act);
   ExpectState(args.facts, DType::kI32, "facts");

@@ -71,7 +71,7 @@ struct ManyProduct {
   const __nv_bfloat16* x;  // [rows, in_features]
   void* y;                 // [rows or entries, out_features] f32, or bf16 if bf16_y
   bool bf16_y;             // of one matrix, of whole fours
-  const float* bias;       // [out_features] of kStore and one matrix for all rows, or null
+  const float* bias;       // [out_features] of one matrix for all rows, not of kSwiGlu, or null
   float* second_y;         // of the second matrix of a pair
   int out_features;        // of a matrix
   int first_weight;        // of ManyProducts::weights; pairs lie side by side
@@ -80,6 +80,9 @@ struct ManyProduct {
   // without (routed 0, columns 1, all_rows).
   int routed, all_rows, columns, last_choice;
   int first_unit, all_tiles, routed_tiles;  // set by the launch
+  // Of kAdd: rows at positions before the first one keep what they have; null: none do.
+  const int64_t* positions;  // [rows]
+  int64_t first_position;
 };
 enum : int { kMaxManyProducts = 8, kMaxManyWeights = 64 };
 struct ManyProducts {
@@ -89,11 +92,13 @@ struct ManyProducts {
   ManyProduct products[kMaxManyProducts];
   const __nv_bfloat16* weights[kMaxManyWeights];
   __nv_bfloat16* rounded;  // [rows, out_features], of kSwiGlu
+  bool gelu;               // of kActivate: whether it is kGeluTanh or none
 };
 enum class ManyEpilogue : uint8_t {
-  kStore,   // y = x W^T
-  kAdd,     // y += x W^T, one product without groups
-  kSwiGlu,  // rounded = silu(x W0^T) (x W1^T), one pair without groups
+  kStore,     // y = x W^T + bias
+  kAdd,       // y += x W^T + bias, one product without groups
+  kSwiGlu,    // rounded = silu(x W0^T) (x W1^T), one pair without groups
+  kActivate,  // y = x W^T + bias, or its gelu; products without groups, of whole fours
 };
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue);
 

@@ -3,12 +3,15 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/activation.cuh"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/decode/batch/product.cuh"
 
 namespace mneme::cuda::decode::batch {
+
+__device__ inline float GeluTanh(float x) { return Activated(Activation::kGeluTanh, x); }
 
 // Four outputs of an entry, from o on. `sum_of(o)` has their sums, `old` what kAdd adds to.
 template <ManyEpilogue kEpilogue, int kHalf, typename SumOf>
@@ -22,8 +25,19 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
         make_uint2(RoundPair(Silu(sum.x) * up.x, Silu(sum.y) * up.y, __nv_bfloat16()),
                    RoundPair(Silu(sum.z) * up.z, Silu(sum.w) * up.w, __nv_bfloat16()));
   } else if constexpr (kEpilogue == ManyEpilogue::kAdd) {
+    if (product.bias != nullptr) AddSome(product.bias + u.first + o, 4, sum);
     SaveFour(static_cast<float*>(product.y) + row + o,
              {old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w});
+  } else if constexpr (kEpilogue == ManyEpilogue::kActivate) {
+    if (u.first + o >= product.out_features) return;
+    if (product.bias != nullptr) AddSome(product.bias + u.first + o, 4, sum);
+    float4 y = sum;
+    if (p.gelu) y = {GeluTanh(sum.x), GeluTanh(sum.y), GeluTanh(sum.z), GeluTanh(sum.w)};
+    if (product.bf16_y) {
+      SaveFour(static_cast<__nv_bfloat16*>(product.y) + row + o, y);
+    } else {
+      SaveFour(static_cast<float*>(product.y) + row + o, y);
+    }
   } else {
     const bool second = u.pair && o >= kHalf;
     if (second) o -= kHalf;

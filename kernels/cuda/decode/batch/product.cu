@@ -188,8 +188,10 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
     const int share = sends ? (count + cluster - 1) / cluster : 0;
     const int first_item = rank * (sends ? share * kFours : S::kThreads) + threadIdx.x;
     const int entries_end = sends ? min(count, (rank + 1) * share) : count;
+    int64_t position = product.first_position;
     const auto old_of = [&](int item) {
       if (kEpilogue != ManyEpilogue::kAdd || item >= entries_end * kFours) return float4{};
+      if (product.positions != nullptr) position = product.positions[entry_of(item / kFours)];
       return *reinterpret_cast<const float4*>(
           static_cast<const float*>(product.y) +
           int64_t{entry_of(item / kFours)} * product.out_features + u.first + item % kFours * 4);
@@ -263,6 +265,7 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
          item += (sends ? 1 : cluster) * S::kThreads) {
       const int e = item / kFours;
       if (item != first_item) old = old_of(item);
+      if (kEpilogue == ManyEpilogue::kAdd && position < product.first_position) continue;
       Finish<kEpilogue, kHalf>(p, product, u, entry_of(e), item % kFours * 4, old, [&](int o) {
         const float* const mine = block_sums + e * S::kSumPitch + o;
         if (cluster == 1) return *reinterpret_cast<const float4*>(mine);
@@ -330,15 +333,28 @@ void Launch(Device& device, ManyProducts& p) {
                     S::kThreads, S::kSharedBytes, cluster, p, cluster);
 }
 
+// Of 96 entries and 128 outputs.
+int LargeTiles(const ManyProducts& p) {
+  constexpr int kEntries = 96, kOutputs = 128;
+  int tiles = 0;
+  for (int i = 0; i < p.count; ++i) tiles += (p.products[i].out_features + kOutputs - 1) / kOutputs;
+  return tiles * ((p.rows + kEntries - 1) / kEntries);
+}
+
 // Whether large tiles would leave three of four multiprocessors without any.
 bool HasFewTiles(const Device& device, const ManyProducts& p) {
-  constexpr int kEntries = 96, kOutputs = 128, kCluster = 2;
-  int tiles = 0;
+  constexpr int kCluster = 2;
   for (int i = 0; i < p.count; ++i) {
     if (p.products[i].routed > 0 || p.pairs_of[i]) return false;
-    tiles += (p.products[i].out_features + kOutputs - 1) / kOutputs;
   }
-  return tiles * ((p.rows + kEntries - 1) / kEntries) * kCluster * 4 <= device.multiprocessors();
+  return LargeTiles(p) * kCluster * 4 <= device.multiprocessors();
+}
+
+// Whether large tiles occupy all multiprocessors, some in clusters of as many blocks as share
+// features of 768.
+bool HasManyTiles(const Device& device, const ManyProducts& p) {
+  constexpr int kCluster = 4;
+  return LargeTiles(p) * kCluster >= device.multiprocessors();
 }
 
 }  // namespace
@@ -366,6 +382,13 @@ void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epil
       if (rows <= 16) return Launch<16, 4, ManyEpilogue::kAdd>(device, products);
       if (rows <= 64) return Launch<32, 4, ManyEpilogue::kAdd>(device, products);
       return Launch<64, 4, ManyEpilogue::kAdd>(device, products);
+    case ManyEpilogue::kActivate:
+      if (rows <= 16) return Launch<16, 4, ManyEpilogue::kActivate>(device, products);
+      if (rows <= 48) return Launch<32, 4, ManyEpilogue::kActivate>(device, products);
+      if (rows <= 128 || !HasManyTiles(device, products)) {
+        return Launch<64, 4, ManyEpilogue::kActivate>(device, products);
+      }
+      return Launch<96, 3, ManyEpilogue::kActivate, 2>(device, products);
     case ManyEpilogue::kSwiGlu:
       if (rows <= 16) return Launch<16, 4, ManyEpilogue::kSwiGlu>(device, products);
       if (rows <= 48) return Launch<32, 4, ManyEpilogue::kSwiGlu>(device, products);
