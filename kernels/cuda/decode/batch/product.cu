@@ -333,28 +333,15 @@ void Launch(Device& device, ManyProducts& p) {
                     S::kThreads, S::kSharedBytes, cluster, p, cluster);
 }
 
-// Of 96 entries and 128 outputs.
-int LargeTiles(const ManyProducts& p) {
-  constexpr int kEntries = 96, kOutputs = 128;
-  int tiles = 0;
-  for (int i = 0; i < p.count; ++i) tiles += (p.products[i].out_features + kOutputs - 1) / kOutputs;
-  return tiles * ((p.rows + kEntries - 1) / kEntries);
-}
-
 // Whether large tiles would leave three of four multiprocessors without any.
 bool HasFewTiles(const Device& device, const ManyProducts& p) {
-  constexpr int kCluster = 2;
+  constexpr int kEntries = 96, kOutputs = 128, kCluster = 2;
+  int tiles = 0;
   for (int i = 0; i < p.count; ++i) {
     if (p.products[i].routed > 0 || p.pairs_of[i]) return false;
+    tiles += (p.products[i].out_features + kOutputs - 1) / kOutputs;
   }
-  return LargeTiles(p) * kCluster * 4 <= device.multiprocessors();
-}
-
-// Whether large tiles occupy all multiprocessors, some in clusters of as many blocks as share
-// features of 768.
-bool HasManyTiles(const Device& device, const ManyProducts& p) {
-  constexpr int kCluster = 4;
-  return LargeTiles(p) * kCluster >= device.multiprocessors();
+  return tiles * ((p.rows + kEntries - 1) / kEntries) * kCluster * 4 <= device.multiprocessors();
 }
 
 }  // namespace
@@ -385,10 +372,7 @@ void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epil
     case ManyEpilogue::kActivate:
       if (rows <= 16) return Launch<16, 4, ManyEpilogue::kActivate>(device, products);
       if (rows <= 48) return Launch<32, 4, ManyEpilogue::kActivate>(device, products);
-      if (rows <= 128 || !HasManyTiles(device, products)) {
-        return Launch<64, 4, ManyEpilogue::kActivate>(device, products);
-      }
-      return Launch<96, 3, ManyEpilogue::kActivate, 2>(device, products);
+      return Launch<64, 4, ManyEpilogue::kActivate>(device, products);
     case ManyEpilogue::kSwiGlu:
       if (rows <= 16) return Launch<16, 4, ManyEpilogue::kSwiGlu>(device, products);
       if (rows <= 48) return Launch<32, 4, ManyEpilogue::kSwiGlu>(device, products);
