@@ -2,6 +2,10 @@
 // As in decode_step.h, what they compute is defined by the operations of kernels.h that they stand
 // for, in the order named, and a device that has no fused form, for these arguments or at all, says
 // so.
+//
+// What feeds a product of such a step is best left as it takes it (LinearArgs::x): the `out` of
+// Attention and of EngramAttention may be so where every row feeds one token, and the x of
+// GatherEngrams always.
 #pragma once
 
 #include <cstdint>
