@@ -2,6 +2,7 @@
 """What it costs that sessions last: ratios of one run each, of real servers on this machine.
 
 usage: bench/stored_sessions.py WHAT [--bin DIR] [--model DIR] [--folder DIR] [--probes N]
+                               [--pause SECONDS]
 
 WHAT  turn        latency of a durable turn beside one with --durability none, in syncs of that disk
       many        256 sessions at once: tokens per second of both, commits a turn
@@ -16,6 +17,7 @@ WHAT  turn        latency of a durable turn beside one with --durability none, i
 --model   (default: demo/model)
 --folder  where sessions are stored: a disk whose syncs are real (default: a new one here)
 --probes  of resume (default: 300)
+--pause   seconds between two of them, in which what leaves is written (default: 0.2)
 Each takes one to three minutes, and wants the machine to itself. To be run by the Python that
 tools/python_env.sh prints, which has the client.
 """
@@ -232,6 +234,7 @@ def resume(options):
             before = server.metric("mneme_session_resumes_total")[1]
             away, there = [], []
             for i in range(options.probes):
+                time.sleep(options.pause)
                 away.append(first_token_ms(server, f"s{i % parked}"))
                 there.append(first_token_ms(server, f"s{i % parked}"))
             after = server.metric("mneme_session_resumes_total")[1]
@@ -368,6 +371,7 @@ def main():
     parser.add_argument("--model", type=Path, default=ROOT / "demo/model")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--probes", type=int, default=300)
+    parser.add_argument("--pause", type=float, default=0.2)
     options = parser.parse_args()
     options.folder = Path(tempfile.mkdtemp(dir=options.folder or Path.cwd(), prefix="stored-"))
     model = json.loads((options.model / "config.json").read_text()).get("model_type")

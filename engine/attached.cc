@@ -10,7 +10,7 @@
 namespace mneme {
 namespace {
 
-// What of an event of the record was not told yet.
+// The part of a recorded event that was not told yet.
 TokenEvent Rest(const TokenEvent& whole, const Attachment& told) {
   TokenEvent rest = whole;
   rest.replayed = true;
@@ -43,7 +43,7 @@ void EngineLoop::HandOn() {
     if (g->ended || g->attachment->record == nullptr) continue;
     Attachment& told = *g->attachment;
     const std::vector<TokenEvent>& events = told.record->events;
-    // Of one that has only begun nothing is told: should it end so, this one begins.
+    // Nothing is told of one that has only begun: should it end so, this one begins.
     while (told.event < events.size() && events.size() > 1 && !events[told.event].is_last &&
            !g->stream->full()) {
       const TokenEvent& whole = events[told.event];
@@ -64,7 +64,7 @@ void EngineLoop::HandOn() {
   }
 }
 
-// Of the events of a finished request, those that this one was not told.
+// Those events of a finished request that this one was not told.
 void EngineLoop::AnswerFrom(Generation& g, const KeyRecord& known) {
   const Request& request = g.request;
   const Session* session = sessions_.Recall(request.session);
@@ -109,7 +109,7 @@ bool EngineLoop::IsUnwanted(Generation& g) {
 void EngineLoop::LeaveRecord(Generation& g) {
   if (g.attachment == nullptr || g.attachment->record == nullptr) return;
   KeyRecord& record = *std::exchange(g.attachment->record, nullptr);
-  // Who was to end but for this one ends now.
+  // A request that only waited for this one to be told ends now.
   if (--record.followers == 0) mailbox_.Wake();
 }
 

@@ -36,8 +36,8 @@ bool EngineLoop::HasEdited(const Generation& g, const absl::Status& status) cons
          !IsUnborn(g, status);
 }
 
-// What a request that spoilt its session says of that. The position of a memory that diverged is
-// the one where it did.
+// The error that a request that spoilt its session ends with. The position of a memory that
+// diverged is the one where it did.
 absl::Status EngineLoop::WithWhatIsLeft(const Generation& g, const absl::Status& why) const {
   if (!g.named() || !g.is_admitted()) return why;
   const bool goes_back = GoesBack(g, why);

@@ -88,7 +88,7 @@ bool EngineLoop::BeginLoad(Generation& g) {
   return true;
 }
 
-// Of those that run: whose snapshot is in its slab.
+// Requests that run and whose snapshot is in their slab go on from it.
 void EngineLoop::FinishLoads() {
   for (const auto& g : running_) {
     if (g->load == nullptr) continue;

@@ -135,7 +135,7 @@ class EngineLoop {
   // Copies all of an idle session. `facts` but for those of the model.
   absl::Status ExportSession(const SessionKey& key, SessionFacts& facts, StateCopy& state);
   absl::Status CheckNewSession(const SessionKey& key, absl::Duration ttl);
-  // Of a file that SessionImport::Read found to be in order.
+  // The file is one that SessionImport::Read found to be in order.
   absl::StatusOr<SessionInfo> ImportSession(const SessionKey& key, absl::Duration ttl,
                                             const SessionFacts& facts, StateCopy& state,
                                             Done done = SessionLog::IgnoreStatus);

@@ -118,7 +118,7 @@ struct Generation {
   bool memory_evicted = false;                 // Usage::memory_evicted
   std::unique_ptr<MemoryUseTally> memory_use;  // if asked for
   Sampler sampler;
-  // Of a named session, where there is a log.
+  // For a named session, where there is a log.
   FedTurn turn;
   std::optional<TokenEvent> unlogged_last;  // while the log makes the turn durable: the last event
   std::optional<TokenEvent> kept_last;      // while `trail` is saved: likewise

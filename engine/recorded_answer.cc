@@ -107,7 +107,7 @@ void DoLogprob(Io& io, Entry& entry) {
   io.Text(entry.text);
 }
 
-// Of an answer that ended with OK, as all are that are kept.
+// The answer ended with OK, as all do that are kept.
 template <typename Io, typename Event>
 void DoEvent(Io& io, Event& event) {
   io.Int(event.choice);

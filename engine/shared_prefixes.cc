@@ -34,7 +34,7 @@ void EngineLoop::BeginPrefix(Generation& g) {
   g.prefix = prefixes_->Begin(space, g.feed, std::move(cuts), session.slot);
 }
 
-// Of those that run: who may begin by now, and where.
+// Requests that run and wait for what they share begin where they may by now.
 void EngineLoop::StartPrefixes() {
   for (const auto& g : running_) {
     if (g->prefix != nullptr) PrefixCache::SetPaused(*g->prefix, g->stream->full());
@@ -49,7 +49,7 @@ void EngineLoop::StartPrefixes() {
   }
 }
 
-// What a session was that was fed the beginning of the prompt, this one is.
+// The session becomes what another was that had been fed the beginning of the prompt.
 void EngineLoop::TakeOver(Generation& g, const PrefixCache::Beginning& beginning) {
   if (beginning.position == 0) return;
   Choice& first = g.choices[0];
@@ -98,7 +98,7 @@ void EngineLoop::FindCut(Generation& g) const {
   g.next_cut = cut == kNoCut ? cut : cut - (first.session->fed_tokens - first.cursor);
 }
 
-// What it was fed in all has a place among the prompts, and the state there may serve others.
+// All that it was fed has a place among the prompts, and the state there may serve others.
 void EngineLoop::KeepEnd(Generation& g) {
   if (g.trail == nullptr) return;
   Session& session = *g.choices[0].session;

@@ -162,6 +162,8 @@ class SessionStore final : private CommittedSessions {
   bool MayHaveRequest(absl::string_view owner, absl::string_view key) const;
   // Where the file of a snapshot is, or has to be written before AddSnapshot.
   std::string SnapshotPath(uint64_t snapshot) const;
+  // RESOURCE_EXHAUSTED where a file of so many bytes would take of what is kept for deletions.
+  absl::Status CheckRoom(int64_t bytes) const;
 
   StoreStats stats() const;
 
@@ -207,7 +209,6 @@ class SessionStore final : private CommittedSessions {
   void NoteRefused(const std::vector<Batch>& batches, const std::vector<absl::Status>& results)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   static bool OnlyErase(const std::vector<Batch>& batches);
-  absl::Status CheckRoom() const;
   absl::Status CommitOnce(const std::vector<Batch>& batches, std::vector<absl::Status>& results,
                           StagedCommit& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status ForgetOldRequests(StagedCommit& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);

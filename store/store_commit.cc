@@ -79,7 +79,7 @@ void SessionStore::CommitBatches(std::vector<Batch> batches) {
     absl::MutexLock disk(&disk_mu_);
     StagedCommit group;
     absl::Status committed = Mend();
-    const absl::Status room = CheckRoom();
+    const absl::Status room = CheckRoom(0);
     if (committed.ok() && !OnlyErase(batches)) committed = room;
     if (committed.ok()) committed = CommitOnce(batches, results, group);
     if (committed.ok()) {
@@ -128,12 +128,12 @@ bool SessionStore::OnlyErase(const std::vector<Batch>& batches) {
   });
 }
 
-absl::Status SessionStore::CheckRoom() const {
+absl::Status SessionStore::CheckRoom(int64_t bytes) const {
   MNEME_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(folder_));
-  if (free_bytes >= options_.reserved_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(folder_, ": ", free_bytes, " bytes are free on its disk, of which ",
-                   options_.reserved_bytes, " are kept for deletions"));
+  if (free_bytes - bytes >= options_.reserved_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      folder_, ": ", free_bytes, " bytes are free on its disk, of which ", options_.reserved_bytes,
+      " are kept for deletions", bytes == 0 ? "" : absl::StrCat("; expected ", bytes, " more")));
 }
 
 // An error is everybody's; `results` has those of single batches.

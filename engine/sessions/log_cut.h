@@ -43,7 +43,7 @@ class CutSearch {
   bool done() const { return done_.load(std::memory_order_acquire); }
   // Once it is done.
   const absl::StatusOr<LogCut>& found() const { return found_; }
-  // By that thread, once.
+  // Called by that thread, once.
   void Finish(absl::StatusOr<LogCut> found) {
     found_ = std::move(found);
     done_.store(true, std::memory_order_release);

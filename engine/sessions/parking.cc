@@ -6,6 +6,12 @@
 #include "base/log.h"
 
 namespace mneme {
+namespace {
+
+// For so long it is expected that more sessions come and go.
+constexpr absl::Duration kBusyFor = absl::Seconds(10);
+
+}  // namespace
 
 Parking::Parking(StatePool& pool, HostStates* host, StoredStates* store, Clock& clock,
                  EngineStats& stats, std::function<void()> wake)
@@ -100,6 +106,18 @@ int Parking::Obtainable(const Session* keeper, bool newcomer) const {
 }
 
 int Parking::ParkResting(int slabs, bool newcomer) {
+  busy_until_ = clock_.Monotonic() + kBusyFor;
+  return ParkOldest(slabs, newcomer);
+}
+
+void Parking::KeepPlacesFree() {
+  if (!enabled() || clock_.Monotonic() >= busy_until_) return;
+  const int wanted = std::min(pool_.slots() / kPlacesPerFree, kMostFree);
+  const int lacking = wanted - pool_.free_slots() - leaving_;
+  if (lacking > 0) ParkOldest(lacking, /*newcomer=*/true);
+}
+
+int Parking::ParkOldest(int slabs, bool newcomer) {
   int begun = 0;
   for (auto next = resting_.begin(); begun < slabs && next != resting_.end();) {
     Session& session = *(next++)->second;
@@ -226,6 +244,7 @@ void Parking::Fetch(Session& session) {
     session.stays = true;
     return;
   }
+  busy_until_ = clock_.Monotonic() + kBusyFor;
   if (session.residence == Residence::kStored) {
     session.slot = pool_.Acquire().value();
     session.residence = Residence::kComing;

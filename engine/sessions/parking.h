@@ -90,6 +90,12 @@ class Parking {
   void Await(Session& session);
   // Takes note of what has arrived.
   void Settle();
+  // Begins to park some of those that rest, if sessions came or had to make room lately: whoever
+  // comes next then waits for its own state, and not for another's to leave as well. Of every
+  // kPlacesPerFree slabs one is kept free, and kMostFree at most.
+  void KeepPlacesFree();
+  static constexpr int kPlacesPerFree = 16;
+  static constexpr int kMostFree = 4;
 
   // --- The store ---
 
@@ -157,6 +163,7 @@ class Parking {
   void Refuse(Session& session, const absl::Status& why);
   void AskAgain();
   int RefusedAndResident(const Session* keeper, bool newcomer) const;
+  int ParkOldest(int slabs, bool newcomer);
   void Leave(Session& session);
   std::list<Arrival>::iterator ArrivalOf(const Session& session);
   void Advance(Arrival& arrival);
@@ -187,6 +194,7 @@ class Parking {
   std::set<Session*> in_use_;                       // with a slab
   std::list<Move> moves_;
   int leaving_ = 0;
+  absl::Duration busy_until_ = absl::ZeroDuration();  // KeepPlacesFree
   int64_t coming_pages_ = 0;  // that will be free when those that come are there
   std::set<std::pair<int64_t, Session*>> on_host_;  // parked there, by when they were used last
   // One that is written from the host's memory: the session, as long as that is its state.

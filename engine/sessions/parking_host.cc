@@ -50,7 +50,7 @@ void Parking::MakeRoomOnHost() {
       LeaveHost(*oldest);
       continue;
     }
-    const int buffer = store_->TakeBuffer();
+    const int buffer = store_->TakeBuffer(StoredStates::Urgency::kUrgent);
     if (buffer < 0) return;
     demotion_ = {store_->WriteParked(*oldest, buffer, host_->Spans(oldest->host_state)), oldest,
                  oldest->host_state};

@@ -11,6 +11,10 @@ namespace {
 // A disk that is full is asked again, and not at once.
 constexpr absl::Duration kAskedAgainAfter = absl::Seconds(1);
 
+StoredStates::Urgency UrgencyOf(bool stays) {
+  return stays ? StoredStates::Urgency::kLazy : StoredStates::Urgency::kUrgent;
+}
+
 }  // namespace
 
 bool Parking::ParkInStore(Session& session, bool stays) {
@@ -25,7 +29,7 @@ bool Parking::ParkInStore(Session& session, bool stays) {
     return true;
   }
   if (IsRefused(session)) return false;
-  const int buffer = store_->TakeBuffer();
+  const int buffer = store_->TakeBuffer(UrgencyOf(stays));
   if (buffer < 0) return false;
   Leave(session);
   session.stays = stays;
@@ -51,10 +55,11 @@ void Parking::Copied(Session& session, const Move& move) {
       --leaving_;
       return Stay(session);
     }
-    writing_.push_back({store_->Write(session, move.buffer), &session, move.begun});
+    writing_.push_back(
+        {store_->Write(session, move.buffer, UrgencyOf(false)), &session, move.begun});
     return;
   }
-  store_->Write(session, move.buffer);
+  store_->Write(session, move.buffer, UrgencyOf(session.stays));
   session.snapshot = session.fed_tokens;
   session.snapshot_turn = session.turns;
   --leaving_;

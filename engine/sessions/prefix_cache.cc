@@ -11,8 +11,11 @@ namespace {
 
 // The most states that are kept of one prompt, but for those that clients ask for.
 constexpr int64_t kMostOfOnePrompt = 32;
+// Copies on their way to the host beside which another is begun.
+constexpr size_t kMostGuessesSaved = 1;
+constexpr size_t kMostSaved = 8;
 
-// Of a conversation of many messages no more ends than states are kept of one prompt: nodes are
+// A conversation of many messages has no more ends than states are kept of one prompt: nodes are
 // work, for this prompt and for others that go through them.
 void DropCloseEnds(std::vector<PrefixCut>& cuts, int64_t gap) {
   int64_t last = 0;
@@ -291,7 +294,7 @@ int64_t PrefixCache::NextCut(const PrefixRun& run) const {
     if (at.snapshot != nullptr) {
       before = at.end;
     } else if (at.mark == PrefixMark::kAsked ||
-               (at.mark != PrefixMark::kNone && at.end - before >= gap)) {
+               (at.mark != PrefixMark::kNone && at.end - before >= gap && MayKeep(at))) {
       return at.end;
     }
   }
@@ -316,8 +319,16 @@ void PrefixCache::Advance(PrefixRun& run, int64_t position, const Session& sessi
   }
 }
 
+// A session waits while its state is copied, and for the copies ahead of that: where the bus has
+// enough to do, nothing is kept that nobody has asked for.
+bool PrefixCache::MayKeep(const PrefixNode& node) const {
+  if (node.mark == PrefixMark::kAsked || node.awaited > 0) return true;
+  const size_t most = node.mark == PrefixMark::kGuess ? kMostGuessesSaved : kMostSaved;
+  return savings_.size() < most;
+}
+
 void PrefixCache::Keep(int slot, PrefixNode& node, const PrefixFacts& facts, bool& goes_on) {
-  if (!MakeRoom(states_.PagesOf(node.end))) return;
+  if (!MayKeep(node) || !MakeRoom(states_.PagesOf(node.end))) return;
   node.snapshot = std::make_unique<PrefixSnapshot>();
   PrefixSnapshot& snapshot = *node.snapshot;
   snapshot.node = &node;

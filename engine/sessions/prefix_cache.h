@@ -164,7 +164,7 @@ class PrefixCache {
   std::optional<Beginning> Start(PrefixRun& run);
   // The same for a run that is to end: it waits for nothing.
   Beginning StartNow(PrefixRun& run);
-  // Of a run that did not start: where it could at once.
+  // For a run that did not start: where it could at once.
   int64_t Reach(const PrefixRun& run) const;
   // It starts at a position, with a state that comes from elsewhere.
   void StartAt(PrefixRun& run, int64_t position);
@@ -178,7 +178,7 @@ class PrefixCache {
   // Forgets what a session that was fed `tokens` has left here behind its first `position` tokens,
   // but for what another one is just taking. `owner`: of its space, up to the NUL.
   void ForgetPath(absl::string_view owner, std::span<const int32_t> tokens, int64_t position);
-  // Of a run that was fed its prompt, whose last token that is: what follows.
+  // Begins what follows a run that was fed its prompt, whose last token that is.
   std::unique_ptr<PrefixTrail> Follow(const PrefixRun& run, int32_t last);
   // PrefixTree's name for what the run was fed so far; 0: it has none.
   uint64_t PathOf(const PrefixRun& run);
@@ -223,6 +223,7 @@ class PrefixCache {
   void Arrive(PrefixRun& run);
   // Begins to copy the slab, if there is room; `goes_on` is true until it was copied.
   void Keep(int slot, PrefixNode& node, const PrefixFacts& facts, bool& goes_on);
+  bool MayKeep(const PrefixNode& node) const;
   void Finish(const Saving& saving);
   bool MakeRoom(int64_t pages);
   void Forget(PrefixSnapshot& snapshot);

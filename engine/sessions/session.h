@@ -25,7 +25,7 @@ struct Session {
   int slot = -1;  // of its slab; -1: it has none
   int64_t fed_tokens = 0;
   ConversationDigest fed;  // of those tokens
-  // Of the conversation that it began with, up to the first message of a user
+  // The conversation that it began with, up to the first message of a user
   // (Prompt::opening_end); of nothing where that is not known.
   ConversationDigest opening;
   // PrefixTree's name for those tokens; 0, or another number of tokens: it does not have them.

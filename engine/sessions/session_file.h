@@ -99,7 +99,7 @@ class SessionFileSource {
   SessionFileSource(SessionFacts facts, std::unique_ptr<const StateCopy> state);
 
   const SessionFacts& facts() const { return facts_; }
-  // Of the whole file.
+  // The bytes of the whole file.
   int64_t bytes() const { return bytes_; }
   // The next piece, at most kPieceBytes; empty: the file is complete.
   std::string Next();
@@ -132,7 +132,7 @@ class SessionFile {
   int version() const { return version_; }
   const SessionFacts& facts() const { return facts_; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
-  // Of the state, in the order in which they lie.
+  // Tensors of the state, in the order in which they lie.
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
   int64_t bytes() const { return static_cast<int64_t>(bytes_.size()); }
   // The checksum that stands in the file, hexadecimal.

@@ -90,7 +90,7 @@ class SessionManager {
   absl::Status CheckBeginning(const SessionKey& key, bool replaces_lost) const;
   // Forgets an idle session.
   void Remove(Session& session, SessionEnd why);
-  // Of one that the store has, and nobody here is using: leaves it to that.
+  // Leaves one that nobody here is using to the store, which has it.
   void DropIfUnused(const SessionKey& key);
   // As Remove, of one that the store has as it was before; it did not end.
   void TakeBack(Session& session);
@@ -177,7 +177,7 @@ class SessionManager {
   // Those that are not in the store alone; without `owner`, those of all.
   SessionsHere ListHere(const std::optional<std::string>& owner,
                         const std::string& name_prefix) const;
-  // Of one that is. By any thread.
+  // Describes one that is in the store alone. By any thread.
   SessionInfo Describe(const SessionRecord& record) const;
 
   // --- Time, and books ---

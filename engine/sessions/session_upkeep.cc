@@ -65,6 +65,7 @@ void SessionManager::Settle() {
   }
   BeginRewinds();
   SnapshotCheckpoints();
+  parking_.KeepPlacesFree();
   if (options_.log == nullptr) return;
   if (options_.retention != absl::InfiniteDuration()) DeleteOld();
   if (Now() >= next_lag_) PublishLag();

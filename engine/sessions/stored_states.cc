@@ -1,5 +1,8 @@
 #include "engine/sessions/stored_states.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -15,6 +18,9 @@
 
 namespace mneme {
 namespace {
+
+// A thread that takes what others leave of a core; where that is refused, its share.
+constexpr int kLazyNiceness = 15;
 
 // The section: whether a token is pending, how many marks, the marks.
 std::string EncodeHistory(const Session& session) {
@@ -38,7 +44,12 @@ absl::StatusOr<std::unique_ptr<StoredStates>> StoredStates::Create(
     states->free_to_save_.push_back(i);
     states->free_to_load_.push_back(kBuffers + i);
   }
-  states->writer_ = std::thread([self = states.get()] { self->WriteFiles(); });
+  states->lazy_writer_ = std::thread([self = states.get()] {
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLazyNiceness);
+    self->WriteFiles(Urgency::kLazy);
+  });
+  states->urgent_writer_ =
+      std::thread([self = states.get()] { self->WriteFiles(Urgency::kUrgent); });
   states->reader_ = std::thread([self = states.get()] { self->ReadFiles(); });
   return states;
 }
@@ -48,7 +59,8 @@ StoredStates::~StoredStates() {
     absl::MutexLock lock(&mu_);
     closing_ = true;
   }
-  if (writer_.joinable()) writer_.join();
+  if (lazy_writer_.joinable()) lazy_writer_.join();
+  if (urgent_writer_.joinable()) urgent_writer_.join();
   if (reader_.joinable()) reader_.join();
 }
 
@@ -67,8 +79,8 @@ std::span<std::byte> StoredStates::BytesOf(int buffer, int64_t bytes) const {
   return {memory_.data() + buffer * pool_.slab_bytes(), static_cast<size_t>(bytes)};
 }
 
-int StoredStates::TakeBuffer() {
-  if (free_to_save_.empty()) return -1;
+int StoredStates::TakeBuffer(Urgency urgency) {
+  if (free_to_save_.size() < (urgency == Urgency::kLazy ? 2 : 1)) return -1;
   const int buffer = free_to_save_.back();
   free_to_save_.pop_back();
   return buffer;
@@ -122,8 +134,9 @@ StoredStates::WriteJob StoredStates::JobOf(const Session& session) const {
   return job;
 }
 
-StoredStates::Ticket StoredStates::Write(const Session& session, int buffer) {
+StoredStates::Ticket StoredStates::Write(const Session& session, int buffer, Urgency urgency) {
   WriteJob job = JobOf(session);
+  job.urgency = urgency;
   job.buffer = buffer;
   return Begin(std::move(job));
 }
@@ -138,9 +151,13 @@ StoredStates::Ticket StoredStates::WriteParked(const Session& session, int buffe
 
 StoredStates::Ticket StoredStates::Begin(WriteJob job) {
   const Ticket ticket = job.ticket = ++tickets_;
-  writing_.emplace(ticket, job.head.session);
+  // Behind what is still to be written of the session.
+  for (const auto& [other, writing] : writing_) {
+    if (writing.session == job.head.session) job.urgency = writing.urgency;
+  }
+  writing_.insert({ticket, {job.head.session, job.urgency}});
   absl::MutexLock lock(&mu_);
-  writes_.push_back(std::move(job));
+  WritesOf(job.urgency).push_back(std::move(job));
   return ticket;
 }
 
@@ -161,8 +178,7 @@ void StoredStates::WriteAlone(const Session& session, const std::byte* slab, uin
     host += bytes;
   }
   job.alone = {snapshot, std::move(changes), std::move(forget), std::move(done)};
-  absl::MutexLock lock(&mu_);
-  writes_.push_back(std::move(job));
+  Begin(std::move(job));
 }
 
 std::vector<StoredStates::Written> StoredStates::TakeWritten() { return std::exchange(told_, {}); }
@@ -178,24 +194,27 @@ void StoredStates::Settle() {
   for (StoredState& state : arrived) TakeIn(std::move(state));
   for (WriteJob& job : written) {
     writing_.erase(job.ticket);
+    if (job.alone.has_value()) continue;
     told_.push_back({std::move(job.key), job.ticket, std::move(job.status)});
     free_to_save_.push_back(job.buffer);
   }
   if (!written.empty()) Dispatch();
 }
 
-// --- The writer's thread ---
+// --- The threads that write ---
 
-void StoredStates::WriteFiles() {
-  const auto ready = [this]()
-                         ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !writes_.empty() || closing_; };
+void StoredStates::WriteFiles(Urgency urgency) {
+  const auto ready = [this, urgency]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return !WritesOf(urgency).empty() || closing_;
+  };
   while (true) {
     WriteJob job;
     {
       absl::MutexLock lock(&mu_, absl::Condition(&ready));
-      if (writes_.empty()) return;
-      job = std::move(writes_.front());
-      writes_.pop_front();
+      std::deque<WriteJob>& writes = WritesOf(urgency);
+      if (writes.empty()) return;
+      job = std::move(writes.front());
+      writes.pop_front();
     }
     const RealClock clock;
     const absl::Duration begun = clock.Monotonic();
@@ -208,10 +227,7 @@ void StoredStates::WriteFiles() {
       LOG(ERROR) << "a snapshot of session " << job.head.session
                  << " was not written: " << status.message();
     }
-    if (job.alone.has_value()) {
-      job.alone->done(status);
-      continue;
-    }
+    if (job.alone.has_value()) job.alone->done(status);
     job.status = status;
     absl::MutexLock lock(&mu_);
     written_.push_back(std::move(job));
@@ -235,6 +251,7 @@ absl::Status StoredStates::WriteFile(WriteJob& job) {
     return snapshot;
   };
   if (!job.alone.has_value()) {
+    MNEME_RETURN_IF_ERROR(store_.CheckRoom(job.bytes));
     MNEME_ASSIGN_OR_RETURN(SnapshotRecord snapshot, write(store_.NewId(), /*may_go_on=*/true));
     absl::Status added = store_.Apply({AddSnapshot{job.head.session, snapshot, job.rewinds}});
     if (snapshot.base != 0 && absl::IsNotFound(added)) {  // what it goes on from may be gone

@@ -48,10 +48,12 @@ struct StoredState {
 // included, with zeros where nothing was written; and the session's history. A device that lays
 // states out otherwise, or computes with another dtype, does not read it.
 //
-// Copies between slabs and buffers are begun by the loop's thread. Files are written by one thread
-// and read by another. A session is not read while a snapshot of it is being written. There are
-// kBuffers buffers of pinned memory for each direction, of a slab's size: what is in flight is
-// bounded by them.
+// Copies between slabs and buffers are begun by the loop's thread. Files are read by a thread of
+// their own, and written by two: a thread of low priority for snapshots that nobody waits for, as
+// compressing and writing them takes a core from steps on a CPU; and one for sessions that are to
+// leave their slab, and for commands. Those of one session are written in order. A session is not
+// read while a snapshot of it is being written. There are kBuffers buffers of pinned memory for
+// each direction, of a slab's size: what is in flight is bounded by them.
 //
 // Used by one thread but for what is said; what the constructor takes must outlive it.
 class StoredStates {
@@ -71,14 +73,16 @@ class StoredStates {
 
   // --- To the store ---
 
-  // A buffer to save to, or -1.
-  int TakeBuffer();
+  // Whether somebody waits for a snapshot: for the slab, or for memory of the host.
+  enum class Urgency { kLazy, kUrgent };
+  // A buffer to save to, or -1. A lazy one leaves one for what is urgent.
+  int TakeBuffer(Urgency urgency);
   std::unique_ptr<Transfer> Save(int slot, int64_t tokens, int buffer,
                                  std::function<void()> on_done);
   // Tells one thing to be written from another: of a session there may be several.
   using Ticket = int64_t;
   // Writes what Save has left in a buffer, which is then free, as a snapshot of the session.
-  Ticket Write(const Session& session, int buffer);
+  Ticket Write(const Session& session, int buffer, Urgency urgency);
   // The same of a state that lies in `pieces` until it is written, and goes through the buffer.
   Ticket WriteParked(const Session& session, int buffer,
                      std::vector<std::span<const std::byte>> pieces);
@@ -115,7 +119,7 @@ class StoredStates {
   void LeaveRead(const Session& session);
   // Runs `work` on the thread that reads, and then wakes the loop.
   void Look(std::function<void()> work);
-  // Of a session that was fed `tokens` tokens.
+  // For a session that was fed `tokens` tokens.
   std::unique_ptr<Transfer> Load(int buffer, int slot, int64_t tokens,
                                  std::function<void()> on_done);
   void ReturnBuffer(int buffer);
@@ -126,6 +130,7 @@ class StoredStates {
  private:
   struct WriteJob {
     SessionKey key;
+    Urgency urgency = Urgency::kUrgent;
     Ticket ticket = 0;
     SlabHead head;
     int64_t rewinds = 0;
@@ -162,7 +167,7 @@ class StoredStates {
 
   void Read(const Session& session, std::shared_ptr<const RewindPoint> kept_by);
   static int64_t TotalBytes(const std::vector<ByteRange>& ranges);
-  // Of what was read.
+  // Keeps what was read for TakeRead, or drops it for LeaveRead.
   void TakeIn(StoredState state);
   std::unique_ptr<Transfer> Move(int slot, int64_t tokens, int buffer, TransferDirection direction,
                                  std::function<void()> on_done);
@@ -170,7 +175,7 @@ class StoredStates {
   void Dispatch();
   WriteJob JobOf(const Session& session) const;
   Ticket Begin(WriteJob job);
-  void WriteFiles();
+  void WriteFiles(Urgency urgency);
   void ReadFiles();
   absl::Status WriteFile(WriteJob& job);
   StoredState ReadFile(const ReadJob& job);
@@ -195,21 +200,28 @@ class StoredStates {
   Buffer memory_;
   std::vector<int> free_to_save_, free_to_load_;
   Ticket tickets_ = 0;
-  absl::flat_hash_map<Ticket, uint64_t> writing_;  // the session
-  std::deque<ReadJob> waiting_;                    // for a buffer
+  struct Writing {
+    uint64_t session = 0;
+    Urgency urgency = Urgency::kUrgent;
+  };
+  absl::flat_hash_map<Ticket, Writing> writing_;
+  std::deque<ReadJob> waiting_;  // for a buffer
   std::vector<StoredState> read_;
   std::vector<uint64_t> left_;  // sessions that were left while they were read, each time
 
   mutable absl::Mutex mu_;
   std::function<void()> wake_ ABSL_GUARDED_BY(mu_);
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<WriteJob> writes_ ABSL_GUARDED_BY(mu_);
+  std::deque<WriteJob>& WritesOf(Urgency urgency) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return urgency == Urgency::kLazy ? lazy_writes_ : urgent_writes_;
+  }
+  std::deque<WriteJob> lazy_writes_ ABSL_GUARDED_BY(mu_), urgent_writes_ ABSL_GUARDED_BY(mu_);
   std::deque<ReadJob> reads_ ABSL_GUARDED_BY(mu_);
   std::vector<WriteJob> written_ ABSL_GUARDED_BY(mu_);
   std::vector<StoredState> arrived_ ABSL_GUARDED_BY(mu_);
   std::vector<Written> told_;
 
-  std::thread writer_, reader_;
+  std::thread lazy_writer_, urgent_writer_, reader_;
 };
 
 }  // namespace mneme

@@ -76,7 +76,7 @@ void StoredStates::TakeIn(StoredState state) {
 void StoredStates::Dispatch() {
   const auto is_written = [this](uint64_t session) {
     return std::any_of(writing_.begin(), writing_.end(),
-                       [session](const auto& one) { return one.second == session; });
+                       [session](const auto& one) { return one.second.session == session; });
   };
   for (auto next = waiting_.begin(); next != waiting_.end() && !free_to_load_.empty();) {
     if (is_written(next->session)) {

@@ -19,6 +19,7 @@
 #include "store/record.h"
 #include "store/slab_file.h"
 #include "tests/engine/outcome.h"
+#include "tests/engine/session_storage.h"
 #include "tests/models/matrix_spec.h"
 #include "tests/models/memoria_state.h"
 #include "tests/models/test_folder.h"
@@ -44,9 +45,8 @@ class EngineForgetTest : public testing::Test {
     CHECK_OK(loaded.status());
     SessionStorage storage;
     if (!sessions.empty()) {
-      storage.files = std::make_unique<PosixFileSystem>();
       StoreReport report;
-      storage.store = SessionStore::Open(*storage.files, sessions, {}, report).value();
+      storage = StorageIn(sessions, report);
     }
     auto engine = Engine::Create(std::move(backend), *std::move(loaded), /*tokenizer=*/nullptr, {},
                                  {.max_sessions = 4,

@@ -240,12 +240,7 @@ TEST(EngineLoopEditTest, DamagedSnapshotsAreLeftForTheLog) {
   Server server;
   const Told told = TalkWithCheckpoints(*server);
   server.Kill();
-  for (const auto& [path, bytes] : server.disk().AllFiles()) {
-    if (!path.ends_with(".slab")) continue;
-    auto file = server.disk().Open(path, OpenMode::kReadWrite).value();
-    const std::byte altered{0x5a};
-    ASSERT_EQ(file->Write(40, {&altered, 1}), absl::OkStatus());
-  }
+  server.DamageSnapshots();
   Told edited = Edited(told, 4, 9);
   const std::vector<int32_t> said = Oracle(server->options, edited);
   const Answer answer = Ask(*server, edited);

@@ -164,6 +164,20 @@ TEST(EngineLoopPrefixTest, ASlabIsNotWrittenWhileItIsCopied) {
   EXPECT_EQ(h.Finish(*neighbour).status(), absl::OkStatus());
 }
 
+TEST(EngineLoopPrefixTest, GuessesWaitForNoOtherCopy) {
+  HarnessOptions options = Options();
+  options.asynchronous = true;
+  LoopHarness h(options);
+  auto a = h.Submit(Greedy(Prompt(200, 20, 0), 3)).value();
+  h.backend.HoldTransfers();
+  for (int turn = 0; turn < 40; ++turn) h.Turn();
+  ASSERT_EQ(h.backend.held_transfers(), 1);
+  const Request second = Greedy(Prompt(0, 300, 1), 3);
+  EXPECT_EQ(h.Generate(second).tokens, Alone(second).tokens) << "it leaves none behind";
+  h.backend.FinishTransfers();
+  EXPECT_EQ(h.Finish(*a).status(), absl::OkStatus());
+}
+
 TEST(EngineLoopPrefixTest, ARequestMayEndWhileItsStateMoves) {
   HarnessOptions options = Options();
   options.asynchronous = true;

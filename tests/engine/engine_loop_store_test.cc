@@ -256,6 +256,19 @@ TEST(EngineLoopStoreTest, AKeyOfATurnThatIsNotDurableCanBeUsedAgain) {
   EXPECT_EQ(answer.tokens.at(0), Alone({{1}}, 2));
 }
 
+TEST(EngineLoopStoreTest, SnapshotsLeaveWhatIsKeptForDeletions) {
+  Server server(Options(4, /*snapshot_tokens=*/1));
+  server.failing_->set_free_bytes(server->options.store.reserved_bytes + 1);
+  EXPECT_EQ(server->Generate(Greedy({1}, 2, "s")).status(), absl::OkStatus());
+  server->TurnUntilStored();
+  EXPECT_EQ(server.snapshots(), 0);
+  EXPECT_EQ(server->stats.snapshot_failures.value(), 1);
+  server.failing_->set_free_bytes(int64_t{1} << 40);
+  EXPECT_EQ(server->Generate(Greedy({2}, 2, "s")).status(), absl::OkStatus());
+  server->TurnUntilStored();
+  EXPECT_EQ(server.snapshots(), 1);
+}
+
 TEST(EngineLoopStoreTest, WhatWasNotDurableIsLostAloud) {
   HarnessOptions options = Options();
   options.engine.durability = Durability::kNone;
@@ -385,12 +398,7 @@ TEST(EngineLoopStoreTest, DamagedSnapshotsAreLeftForTheLog) {
   server->TurnUntilStored();
   ASSERT_EQ(server.snapshots(), 1);
   server.Kill();
-  for (const auto& [path, bytes] : server.disk().AllFiles()) {
-    if (!path.ends_with(".slab")) continue;
-    auto file = server.disk().Open(path, OpenMode::kReadWrite).value();
-    const std::byte altered{0x5a};
-    ASSERT_EQ(file->Write(40, {&altered, 1}), absl::OkStatus());
-  }
+  server.DamageSnapshots();
   const Answer answer = server->Generate(Greedy({3}, 3, "s"));
   EXPECT_EQ(answer.tokens.at(0), Alone({{1, 2}, {3}}, 3));
   EXPECT_EQ(answer.last.usage.replayed_tokens, 4);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/engine_loop.h"
+#include "engine/sessions/parking.h"
 #include "engine/status_payload.h"
 #include "gtest/gtest.h"
 #include "tests/engine/loop_harness.h"
@@ -96,6 +97,24 @@ TEST_F(TiersTest, SnapshotsOfOneSessionAreToldApart) {
   may_be_written = 100;
   h_->TurnUntilStored();
   EXPECT_EQ(Where(), "shd");
+}
+
+TEST_F(TiersTest, APlaceIsKeptFreeWhileSessionsComeAndGo) {
+  HarnessOptions options;
+  options.slots = Parking::kPlacesPerFree;
+  options.host_states = 8;
+  Start(options);
+  for (int i = 0; i < options.slots; ++i) Tell(i);
+  EXPECT_EQ(h_->pool->free_slots(), 0) << "nobody has needed one";
+  Tell(options.slots);
+  EXPECT_EQ(h_->pool->free_slots(), 1);
+  Tell(0);  // comes into that one
+  EXPECT_EQ(h_->pool->free_slots(), 1);
+  EXPECT_EQ(Where().substr(0, 3), "dhh");
+  h_->clock.Advance(absl::Minutes(1));
+  Tell(options.slots + 1);
+  EXPECT_EQ(h_->pool->free_slots(), 0) << "that was enough for it";
+  EXPECT_EQ(h_->loop->CheckIntegrity(), absl::OkStatus());
 }
 
 TEST_F(TiersTest, ManyGoOnAsIfEachHadAPlaceWhateverTheirOrder) {

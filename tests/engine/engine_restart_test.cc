@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "gtest/gtest.h"
 #include "models/architecture.h"
+#include "tests/engine/session_storage.h"
 #include "tests/models/conformance_specs.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
@@ -31,9 +32,8 @@ class EngineRestartTest : public testing::TestWithParam<const Architecture*> {
     CHECK_OK(loaded.status());
     SessionStorage storage;
     if (!sessions.empty()) {
-      storage.files = std::make_unique<PosixFileSystem>();
       StoreReport report;
-      storage.store = SessionStore::Open(*storage.files, sessions, {}, report).value();
+      storage = StorageIn(sessions, report);
       EXPECT_TRUE(report.damage.empty() && report.lost.empty());
     }
     auto engine = Engine::Create(std::move(backend), *std::move(loaded), /*tokenizer=*/nullptr, {},

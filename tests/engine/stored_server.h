@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "tests/engine/loop_harness.h"
 #include "tests/store/failing_fs.h"
 #include "tests/store/power_loss_fs.h"
@@ -44,15 +45,25 @@ class Server {
     disk_ = std::move(image);
     Start();
   }
-  // Everything there is of a session in snapshots.
-  int snapshots() {
-    int count = 0;
-    for (const auto& [path, bytes] : disk_->AllFiles()) count += path.ends_with(".slab") ? 1 : 0;
-    return count;
+  // How many snapshots there are.
+  int snapshots() const { return static_cast<int>(SnapshotPaths().size()); }
+  // Alters a byte of each of them.
+  void DamageSnapshots() {
+    for (const std::string& path : SnapshotPaths()) {
+      const std::byte altered{0x5a};
+      CHECK_OK(disk_->Open(path, OpenMode::kReadWrite).value()->Write(40, {&altered, 1}));
+    }
   }
   PowerLossFileSystem& disk() { return *disk_; }
 
  private:
+  std::vector<std::string> SnapshotPaths() const {
+    std::vector<std::string> paths;
+    for (const auto& [path, bytes] : disk_->AllFiles()) {
+      if (path.ends_with(".slab")) paths.push_back(path);
+    }
+    return paths;
+  }
   void Start() {
     failing_ = std::make_unique<FailingFileSystem>(*disk_);
     options_.disk = failing_.get();

@@ -235,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, testing::ValuesIn(AvailableBac
 class AttentionByHandTest : public testing::TestWithParam<BackendUnderTest> {};
 
 TEST_P(AttentionByHandTest, FlatScoresGiveTheMeanOfTheValues) {
-  const auto backend = GetParam().device == "reference" ? MakeReference() : GetParam().Make();
+  const auto backend = GetParam().Make();
   Problem problem = {.dims = {2, 1, 4, 1}, .rows = {{0, 0, 3}}, .spread = 0};
   std::vector<double> mean, v;
   for (int p = 0; p < 3; ++p) {

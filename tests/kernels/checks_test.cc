@@ -17,9 +17,7 @@ TensorView View(Shape shape, DType dtype = DType::kF32) { return {memory, dtype,
 
 class ChecksDeathTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  void SetUp() override {
-    backend_ = GetParam().device == "reference" ? MakeReference() : GetParam().Make(/*threads=*/1);
-  }
+  void SetUp() override { backend_ = GetParam().Make(/*threads=*/1); }
   Kernels& kernels() { return backend_->kernels(); }
   TensorView Act(Shape shape) const { return View(shape, backend_->activation_dtype()); }
 

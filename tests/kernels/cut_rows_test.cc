@@ -20,7 +20,7 @@ struct Row {
 class CutRowsTest : public testing::TestWithParam<BackendUnderTest> {};
 
 TEST_P(CutRowsTest, CutsEveryRowAtItsSegments) {
-  const auto backend = GetParam().device == "reference" ? MakeReference() : GetParam().Make();
+  const auto backend = GetParam().Make();
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SeededRandom random(seed);
     const int segment = random.Int(1, 9), count = random.Int(1, 6);

@@ -303,8 +303,7 @@ inline EngramRules WithProfile(EngramRules rules, Profile profile) {
 
 class EngramStoreTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  EngramStoreTest()
-      : backend_(GetParam().device == "reference" ? MakeReference() : GetParam().Make()) {}
+  EngramStoreTest() : backend_(GetParam().Make()) {}
   bool rounds() const { return backend_->activation_dtype() == DType::kF32; }
 
   std::unique_ptr<Backend> backend_;

@@ -23,9 +23,7 @@ using testing::ElementsAre;
 class EngramTokensTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
   EngramTokensTest()
-      : backend_(GetParam().device == "reference" ? MakeReference() : GetParam().Make()),
-        bench_(*backend_),
-        number_(backend_->activation_dtype()) {}
+      : backend_(GetParam().Make()), bench_(*backend_), number_(backend_->activation_dtype()) {}
 
   EngramKernels& kernels() { return backend_->kernels(); }
   // f32 sums of a few dozen terms.

@@ -14,8 +14,7 @@ namespace {
 
 class InsertedPositionsTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  std::unique_ptr<Backend> backend_ =
-      GetParam().device == "reference" ? MakeReference() : GetParam().Make();
+  std::unique_ptr<Backend> backend_ = GetParam().Make();
   std::unique_ptr<Backend> reference_ = MakeReference();
 };
 

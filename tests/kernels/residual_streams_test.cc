@@ -123,8 +123,7 @@ Read Want(const Mixing& m) {
 
 class ResidualStreamsTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  std::unique_ptr<Backend> backend_ =
-      GetParam().device == "reference" ? MakeReference() : GetParam().Make();
+  std::unique_ptr<Backend> backend_ = GetParam().Make();
   std::unique_ptr<Backend> reference_ = MakeReference();
   bool is_reference() const { return GetParam().device == "reference"; }
 };

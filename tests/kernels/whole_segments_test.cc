@@ -20,9 +20,7 @@ using testing::ElementsAre;
 
 class WholeSegmentsTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  WholeSegmentsTest()
-      : backend_(GetParam().device == "reference" ? MakeReference() : GetParam().Make()),
-        bench_(*backend_) {}
+  WholeSegmentsTest() : backend_(GetParam().Make()), bench_(*backend_) {}
 
   std::unique_ptr<Backend> backend_;
   Workbench bench_;

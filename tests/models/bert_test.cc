@@ -57,8 +57,7 @@ TEST_P(BertGoldenTest, LogitsOfTextsAndPairs) {
   const auto types = Values<int32_t>(*file, "token_type_ids");
   const auto logits = Values<float>(*file, "logits");
   const auto driver =
-      Drive(folder, under_test.device == "reference" ? MakeReference() : under_test.Make(),
-            {.slots = 3, .max_rows = 3, .max_tokens = 60});
+      Drive(folder, under_test.Make(), {.slots = 3, .max_rows = 3, .max_tokens = 60});
   const size_t labels = driver->model().info().classes.labels.size();
   const size_t texts = logits.size() / labels, length = ids.size() / texts;
   std::vector<ModelDriver::Row> rows;

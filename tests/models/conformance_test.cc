@@ -58,7 +58,7 @@ class ConformanceTest
  protected:
   std::unique_ptr<Backend> MakeBackend() const {
     const BackendUnderTest& under_test = std::get<1>(GetParam());
-    return under_test.device == "reference" ? MakeReference() : under_test.Make();
+    return under_test.Make();
   }
   bool bit_exact() const { return std::get<1>(GetParam()).bit_exact(); }
   // Calls check(driver) for each network of the model_type.

@@ -40,8 +40,7 @@ class GoldenTest : public testing::TestWithParam<std::tuple<std::string, Backend
   void SetUp() override {
     const auto& [name, under_test] = GetParam();
     golden_ = ReadGolden(name);
-    std::unique_ptr<Backend> backend =
-        under_test.device == "reference" ? MakeReference() : under_test.Make();
+    std::unique_ptr<Backend> backend = under_test.Make();
     auto model = LoadModel(GoldenFolder(name), *backend, nullptr);
     ASSERT_TRUE(model.ok()) << model.status();
     auto driver =

@@ -31,7 +31,7 @@ class MemoriaForgetTest : public testing::TestWithParam<BackendUnderTest> {
     config_ = ReadMemoriaConfig(folder_.path());
   }
   std::unique_ptr<ModelDriver> Make(int capacity = 0) {
-    return MakeOn(GetParam().device == "reference" ? MakeReference() : GetParam().Make(), capacity);
+    return MakeOn(GetParam().Make(), capacity);
   }
   std::unique_ptr<ModelDriver> MakeOn(std::unique_ptr<Backend> backend, int capacity = 0) {
     return Drive(folder_.path(), std::move(backend), {.slots = 2, .max_rows = 2, .max_tokens = 200},

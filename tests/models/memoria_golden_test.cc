@@ -121,8 +121,7 @@ TEST_P(MemoriaGoldenTest, ASessionAmongOthersMakesTheSameEngrams) {
   }
   constexpr int kRows = 32, kAlone = kRows;
   const BackendUnderTest& under_test = std::get<1>(GetParam());
-  const auto driver = Drive(GoldenFolder(std::get<0>(GetParam())),
-                            under_test.device == "reference" ? MakeReference() : under_test.Make(),
+  const auto driver = Drive(GoldenFolder(std::get<0>(GetParam())), under_test.Make(),
                             {.slots = kRows + 1, .max_rows = kRows, .max_tokens = 256});
   const std::vector<int32_t> ids = golden_.results().Ints("input_ids");
   const std::span<const int32_t> text = ids;

@@ -173,7 +173,7 @@ TEST_P(MemoriaTest, AFullStoreGoesOn) {
   MakeFolder(MatrixSpec(kType), folder);
   const std::vector<int32_t> text = RandomTokens(200, 259, /*seed=*/1);
   const auto run = [&](int capacity, const std::vector<int>& chunks) {
-    auto backend = GetParam().device == "reference" ? MakeReference() : GetParam().Make();
+    auto backend = GetParam().Make();
     auto model = LoadModel(folder.path(), *backend, nullptr, {.engram_capacity = capacity});
     CHECK_OK(model.status());
     auto driver = ModelDriver::Create(std::move(backend), *std::move(model),
@@ -199,7 +199,7 @@ TEST_P(MemoriaTest, AHistoryRecallsWhatCountsDo) {
   MakeFolder(MatrixSpec(kType), folder);
   const std::vector<int32_t> text = RandomTokens(400, 259, /*seed=*/7);
   const auto run = [&](int capacity) {
-    auto backend = GetParam().device == "reference" ? MakeReference() : GetParam().Make();
+    auto backend = GetParam().Make();
     auto model = LoadModel(folder.path(), *backend, nullptr, {.engram_capacity = capacity});
     CHECK_OK(model.status());
     auto driver = ModelDriver::Create(std::move(backend), *std::move(model),
@@ -260,8 +260,7 @@ TEST_P(MemoriaTest, StatesThatCannotBeAreRefused) {
   MakeFolder(MatrixSpec(kType), folder);
   const int segment = ReadMemoriaConfig(folder.path()).segment;
   const auto driver =
-      Drive(folder.path(), GetParam().device == "reference" ? MakeReference() : GetParam().Make(),
-            {.slots = 2, .max_rows = 1, .max_tokens = 64});
+      Drive(folder.path(), GetParam().Make(), {.slots = 2, .max_rows = 1, .max_tokens = 64});
   FeedSlot(*driver, 0, RandomTokens(12 * segment + 2, 259, /*seed=*/5), {7});
   const auto state =
       DecodeState(driver->backend(), driver->model(), driver->Slab(0), driver->position(0));
@@ -346,8 +345,7 @@ TEST_P(MemoriaTest, HistoriesThatCannotBeAreRefused) {
   MakeFolder(MatrixSpec(kType, {{"memoria_lifespan_extend_scale", 300}}), folder);
   const int segment = ReadMemoriaConfig(folder.path()).segment;
   const auto driver =
-      Drive(folder.path(), GetParam().device == "reference" ? MakeReference() : GetParam().Make(),
-            {.slots = 2, .max_rows = 1, .max_tokens = 64});
+      Drive(folder.path(), GetParam().Make(), {.slots = 2, .max_rows = 1, .max_tokens = 64});
   FeedSlot(*driver, 0, RandomTokens(6 * segment + 2, 259, /*seed=*/5), {7});  // in segment 6
   const auto state =
       DecodeState(driver->backend(), driver->model(), driver->Slab(0), driver->position(0));

@@ -22,9 +22,7 @@ constexpr int kVocab = 259;
 
 class ModelStateTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  std::unique_ptr<Backend> MakeBackend() const {
-    return GetParam().device == "reference" ? MakeReference() : GetParam().Make();
-  }
+  std::unique_ptr<Backend> MakeBackend() const { return GetParam().Make(); }
   std::unique_ptr<ModelDriver> MakeDriver(const GatedDeltaSpec& spec) {
     MakeFolder(spec, folder_);
     return Drive(folder_.path(), MakeBackend(),

@@ -32,7 +32,7 @@ class PrefixConformanceTest
 
   std::unique_ptr<Backend> MakeBackend() const {
     const BackendUnderTest& under_test = std::get<1>(GetParam());
-    return under_test.device == "reference" ? MakeReference() : under_test.Make();
+    return under_test.Make();
   }
   bool bit_exact() const { return std::get<1>(GetParam()).bit_exact(); }
 

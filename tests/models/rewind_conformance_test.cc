@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "gtest/gtest.h"
 #include "models/architecture.h"
+#include "tests/engine/session_storage.h"
 #include "tests/models/conformance_specs.h"
 #include "tests/models/said.h"
 #include "tests/models/test_folder.h"
@@ -30,7 +31,7 @@ class RewindConformanceTest
 
   std::unique_ptr<Backend> MakeBackend() const {
     const BackendUnderTest& under_test = std::get<1>(GetParam());
-    return under_test.device == "reference" ? MakeReference() : under_test.Make();
+    return under_test.Make();
   }
   bool bit_exact() const { return std::get<1>(GetParam()).bit_exact(); }
 
@@ -38,10 +39,8 @@ class RewindConformanceTest
     std::unique_ptr<Backend> backend = MakeBackend();
     auto model = LoadModel(folder, *backend, nullptr);
     CHECK_OK(model.status());
-    SessionStorage storage;
-    storage.files = std::make_unique<PosixFileSystem>();
     StoreReport report;
-    storage.store = SessionStore::Open(*storage.files, sessions, {}, report).value();
+    SessionStorage storage = StorageIn(sessions, report);
     auto engine = Engine::Create(std::move(backend), *std::move(model), /*tokenizer=*/nullptr, {},
                                  {.max_sessions = 4,
                                   .snapshot_tokens = 0,

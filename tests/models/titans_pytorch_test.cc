@@ -36,9 +36,7 @@ ModelSpec Spec(const char* changes) {
 
 class TitansPytorchTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  std::unique_ptr<Backend> MakeBackend() const {
-    return GetParam().device == "reference" ? MakeReference() : GetParam().Make();
-  }
+  std::unique_ptr<Backend> MakeBackend() const { return GetParam().Make(); }
 };
 
 // Segments are of seven tokens, then three that are none, and steps of a memory of three or four

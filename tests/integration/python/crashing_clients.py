@@ -239,16 +239,8 @@ class CrashingClient:
             assert made.position == conversation.position
             conversation.checkpoints[name] = made.position
 
-        def settle(client):
-            before = dict(conversation.checkpoints)
-            after = {**before, name: conversation.position}
-            left = self.checkpoints_of(client, conversation)
-            assert left in (before, after), f"{left} is neither {before} nor {after}"
-            if left == before:
-                return send(client)
-            conversation.checkpoints = after
-
-        return send, settle
+        after = {**conversation.checkpoints, name: conversation.position}
+        return send, self.settling_checkpoints(conversation, after, send)
 
     def delete_checkpoint(self):
         conversation = self.pick()
@@ -260,16 +252,21 @@ class CrashingClient:
             client.sessions.delete_checkpoint(conversation.name, name)
             del conversation.checkpoints[name]
 
+        after = {k: p for k, p in conversation.checkpoints.items() if k != name}
+        return send, self.settling_checkpoints(conversation, after, send)
+
+    def settling_checkpoints(self, conversation: Conversation, after, send):
+        """Sees whether a command that changes checkpoints has come through; else sends it again."""
+
         def settle(client):
-            before = dict(conversation.checkpoints)
-            after = {k: p for k, p in before.items() if k != name}
+            before = conversation.checkpoints
             left = self.checkpoints_of(client, conversation)
             assert left in (before, after), f"{left} is neither {before} nor {after}"
             if left == before:
                 return send(client)
             conversation.checkpoints = after
 
-        return send, settle
+        return settle
 
     def place(self, conversation: Conversation):
         """Somewhere in its past: as it is asked for, and the position."""
