@@ -84,19 +84,19 @@ TEST_F(TiersTest, SnapshotsOfOneSessionAreToldApart) {
   };
   // It is written where it stands, goes on, and is to be written from the host.
   ASSERT_EQ(h_->Generate(Greedy({1, 2, 3}, 3, "s0")).status(), absl::OkStatus());
-  for (const auto* name : {"s0", "s1", "s2"}) {
+  for (const auto* name : {"s0", "s1", "s2", "s3"}) {
     turn(20);
     ASSERT_EQ(h_->Generate(Greedy({4}, 1, name)).status(), absl::OkStatus());
   }
   turn(20);
-  EXPECT_EQ(Where(), "hhd");
+  EXPECT_EQ(Where(), "hhhd");
   may_be_written = 1;
   while (h_->stats.snapshots.value() < 1) turn(1);
   turn(20);
-  EXPECT_EQ(Where(), "hhd") << "the second one is not written";
+  EXPECT_EQ(Where(), "hhhd") << "the second one is not written";
   may_be_written = 100;
   h_->TurnUntilStored();
-  EXPECT_EQ(Where(), "shd");
+  EXPECT_EQ(Where(), "shhd");
 }
 
 TEST_F(TiersTest, APlaceIsKeptFreeWhileSessionsComeAndGo) {
@@ -110,7 +110,8 @@ TEST_F(TiersTest, APlaceIsKeptFreeWhileSessionsComeAndGo) {
   EXPECT_EQ(h_->pool->free_slots(), 1);
   Tell(0);  // comes into that one
   EXPECT_EQ(h_->pool->free_slots(), 1);
-  EXPECT_EQ(Where().substr(0, 3), "dhh");
+  EXPECT_EQ(h_->loop->GetSession({"", "s1"})->residence, Residence::kParked);
+  EXPECT_EQ(h_->loop->GetSession({"", "s2"})->residence, Residence::kParked);
   h_->clock.Advance(absl::Minutes(1));
   Tell(options.slots + 1);
   EXPECT_EQ(h_->pool->free_slots(), 0) << "that was enough for it";
