@@ -152,7 +152,7 @@ int main(int argc, char** argv) {
   int64_t sessions = 100'000;
   const bool only_fills = argc > 1 && argv[1] == std::string("--fill");
   const std::vector<std::string> words(argv + (only_fills ? 2 : 1), argv + argc);
-  if (words.empty() || words.size() > 2 ||
+  if (words.empty() || words.size() > 2 || words[0].starts_with("-") ||
       (words.size() == 2 && !absl::SimpleAtoi(words[1], &sessions))) {
     std::fprintf(stderr,
                  "usage: store_bench [--fill] NEW_FOLDER [SESSIONS]\n"

@@ -19,6 +19,8 @@
 namespace mneme {
 namespace {
 
+constexpr size_t kWrittenAtOnce = size_t{256} << 10;
+
 absl::Status PosixError(absl::string_view operation, absl::string_view path) {
   const int error = errno;
   const std::string what = absl::StrCat(operation, " ", path);
@@ -75,6 +77,12 @@ class PosixFile final : public File {
       });
       if (count < 0) return PosixError("write", path_);
       done += static_cast<size_t>(count);
+    }
+    // The disk writes the first pieces of a large file while the next ones are made; only a sync
+    // tells whether it has.
+    if (bytes.size() >= kWrittenAtOnce) {
+      (void)sync_file_range(fd_.get(), offset, static_cast<off_t>(bytes.size()),
+                            SYNC_FILE_RANGE_WRITE);
     }
     return absl::OkStatus();
   }
