@@ -41,6 +41,9 @@ if(MNEME_SANITIZE)
   target_compile_options(mneme_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   if("undefined" IN_LIST MNEME_SANITIZE)
     target_compile_options(mneme_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>)
+    # A third of the time of compiling, to find what AddressSanitizer stops at as well.
+    target_compile_options(mneme_options INTERFACE
+      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,vptr,object-size,nonnull-attribute,returns-nonnull-attribute>)
     # Where a test itself is undefined is not worth twice the time of compiling it.
     target_compile_options(mneme_options INTERFACE
       $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:$<TARGET_PROPERTY:MNEME_UNOPTIMISED>>>:-fno-sanitize=undefined>)
@@ -106,25 +109,33 @@ function(mneme_executable name)
   mneme_link_program(${name} ${ARG_DEPS})
 endfunction()
 
-# mneme_test(<path/foo_test.cc> [PROGRAM name] [ALONE] [GPU] [SOURCES more.cc ...] [DEPS ...]
-# [LABELS ...] [TIMEOUT seconds]): adds the file to a test program, that of the calling folder
-# (tests/base -> base_tests) unless PROGRAM names another, and registers its cases; the label is `unit`.
-# Few programs link sooner than one for each file. ALONE: a program of its own, foo_test; so are files
-# with LABELS or a TIMEOUT, and GPU ones. GPU: its cases over backends also run on the GPU, as one test
-# gpu.foo_test with the label `gpu`, if the CUDA backend is built; there programs run side by side, and
-# one by one under compute-sanitizer.
+# mneme_test(<path/foo_test.cc> [ALONE] [GPU] [NUMERIC] [PROGRAM name] [SOURCES more.cc ...] [DEPS ...]
+# [LABELS ...] [TIMEOUT seconds]): adds the file to a test program and registers its cases; the label is
+# `unit`. The program is that of the calling folder (tests/base -> base_tests) unless PROGRAM names
+# another; with MNEME_UNITY up to eight of its files are compiled as one, as those of a library are.
+#   ALONE    a program of its own, foo_test
+#   GPU      its cases over backends also run on the GPU, as one test gpu.foo_test with the label `gpu`,
+#            if the CUDA backend is built. It is then a program of its own, as those run side by side,
+#            and one by one under compute-sanitizer; without CUDA it belongs to <folder>_backend_tests.
+#   NUMERIC  compares numbers for long, of code that others run as well: not for sanitizers
+# A program has the labels and the time limit of its first file.
 #
 # Cases are listed when ctest runs, so that building runs nothing.
 function(mneme_test source)
-  cmake_parse_arguments(ARG "ALONE;GPU" "PROGRAM;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE;GPU;NUMERIC" "PROGRAM;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(ARG_NUMERIC AND MNEME_SANITIZE)
+    return()
+  endif()
   mneme_resolve(sources ${source} ${ARG_SOURCES})
-  if(ARG_ALONE OR ARG_GPU OR ARG_LABELS OR ARG_TIMEOUT)
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(ARG_ALONE OR (ARG_GPU AND MNEME_CUDA))
     get_filename_component(name ${source} NAME_WE)
   elseif(ARG_PROGRAM)
     set(name ${ARG_PROGRAM})
+  elseif(ARG_GPU)
+    set(name ${folder}_backend_tests)
   else()
-    get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
-    set(name ${name}_tests)
+    set(name ${folder}_tests)
   endif()
   if(TARGET ${name})
     target_sources(${name} PRIVATE ${sources})
@@ -133,8 +144,9 @@ function(mneme_test source)
   endif()
   add_executable(${name} ${sources})
   mneme_link_program(${name} ${ARG_DEPS} mneme_deps::gtest)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/bin)
-  # Optimising tests takes half as long again as compiling them; those of kernels calculate.
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/bin
+                        UNITY_BUILD ${MNEME_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  # Optimising tests takes half as long again as compiling them; those of backends calculate.
   if(NOT ARG_GPU)
     set_target_properties(${name} PROPERTIES MNEME_UNOPTIMISED ON)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O0>)
@@ -153,6 +165,18 @@ function(mneme_test source)
     set_property(GLOBAL APPEND PROPERTY MNEME_GPU_TESTS ${name})
   endif()
   list(GET ARG_LABELS 0 first_label)
+  if(MNEME_SANITIZE)
+    # To start a program costs more there than most cases do, so that a test is a quarter of a program.
+    # Left out is what differs in numbers only: wide products, and whole networks in the slowest ways.
+    foreach(shard RANGE 3)
+      add_test(NAME ${name}.${shard}
+        COMMAND ${name} --gtest_filter=-*BigGroups*:*ConformanceTest*_cpu_baseline:*ConformanceTest*_reference_*
+        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+      set_tests_properties(${name}.${shard} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 1800
+                           ENVIRONMENT "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${shard}")
+    endforeach()
+    return()
+  endif()
   gtest_discover_tests(${name}
     NO_PRETTY_VALUES DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
@@ -169,7 +193,10 @@ function(mneme_test source)
 endfunction()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
-  set(MNEME_ISAS baseline avx2 avx512 avx512_bf16 amx)
+  set(MNEME_ISAS baseline avx2)
+  if(NOT MNEME_SANITIZE)  # The same sources again, which not every machine runs.
+    list(APPEND MNEME_ISAS avx512 avx512_bf16 amx)
+  endif()
 else()
   set(MNEME_ISAS baseline)
 endif()
@@ -194,6 +221,7 @@ function(mneme_isa_sources target)
     target_compile_options(${target}_${isa} PRIVATE ${MNEME_ISA_FLAGS_${isa}}
       $<$<CONFIG:Release>:-O3> $<$<BOOL:${MNEME_HAVE_NO_WEAK}>:-fno-weak>)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${isa}>)
+    target_compile_definitions(${target} PRIVATE MNEME_BUILT_${isa})
     if(MNEME_TESTS AND MNEME_HAVE_NO_WEAK AND NOT MNEME_SANITIZE)
       add_test(NAME ${target}_${isa}_symbols
         COMMAND ${PROJECT_SOURCE_DIR}/tools/check_isa_symbols.py ${isa}

@@ -10,7 +10,7 @@ namespace mneme {
 namespace {
 
 // A machine whose step takes `base` + `per_row` d, and with crossings `fixed` + `each` c more.
-struct Machine {
+struct CrossingMachine {
   double base, per_row, fixed, each;
   double noise = 0;  // relative, either way
 
@@ -21,13 +21,13 @@ struct Machine {
 
 constexpr double kSlowdown = 2.5;
 
-struct Outcome {
+struct CrossingOutcome {
   int most;               // at the end
   double worst_slowdown;  // 99th percentile of the later steps' times over that without crossings
 };
 
 // Rows that decode, of which `wanting` want to cross in every third step.
-Outcome Simulate(const Machine& machine, int rows, int wanting, uint64_t seed) {
+CrossingOutcome Simulate(const CrossingMachine& machine, int rows, int wanting, uint64_t seed) {
   CrossingBudget budget(/*max_rows=*/256, kSlowdown);
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> noise(1 - machine.noise, 1 + machine.noise);
@@ -61,9 +61,9 @@ TEST(CrossingBudgetTest, FewCrossWhileNothingIsKnown) {
 TEST(CrossingBudgetTest, AsManyCrossAsTheSlowdownAllows) {
   // 1.5 D = 3 ms are 0.6 + 24 x 0.1.
   for (const double noise : {0.0, 0.1}) {
-    const Machine machine = {
+    const CrossingMachine machine = {
         .base = 1e-3, .per_row = 1e-5, .fixed = 6e-4, .each = 1e-4, .noise = noise};
-    const Outcome outcome = Simulate(machine, /*rows=*/100, /*wanting=*/100, /*seed=*/1);
+    const CrossingOutcome outcome = Simulate(machine, /*rows=*/100, /*wanting=*/100, /*seed=*/1);
     EXPECT_GE(outcome.most, 16) << noise;
     EXPECT_LE(outcome.most, 27) << noise;
     EXPECT_LE(outcome.worst_slowdown, kSlowdown * (1 + 3 * noise) + 0.01);
@@ -71,12 +71,13 @@ TEST(CrossingBudgetTest, AsManyCrossAsTheSlowdownAllows) {
 }
 
 TEST(CrossingBudgetTest, ThoseWhoAreFewAllCross) {
-  const Machine machine = {.base = 1e-3, .per_row = 1e-5, .fixed = 6e-4, .each = 1e-4};
+  const CrossingMachine machine = {.base = 1e-3, .per_row = 1e-5, .fixed = 6e-4, .each = 1e-4};
   EXPECT_GE(Simulate(machine, 100, /*wanting=*/5, /*seed=*/2).most, 5);
 }
 
 TEST(CrossingBudgetTest, OneCrossesWhereEvenThatIsTooLong) {
-  const Machine machine = {.base = 1e-4, .per_row = 0, .fixed = 1e-3, .each = 1e-3, .noise = 0.05};
+  const CrossingMachine machine = {
+      .base = 1e-4, .per_row = 0, .fixed = 1e-3, .each = 1e-3, .noise = 0.05};
   EXPECT_EQ(Simulate(machine, 32, 32, /*seed=*/3).most, 1);
 }
 

@@ -16,13 +16,14 @@
 #include "engine/engine.h"
 #include "engine/routing_counter.h"
 #include "gtest/gtest.h"
+#include "tests/engine/greedy_request.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
 
 namespace mneme {
 namespace {
 
-constexpr int kVocab = 259;
+constexpr int kDeviceVocab = 259;
 
 // The tokens that a device draws, and the bits that it draws them by.
 struct Answer {
@@ -41,12 +42,12 @@ void PrintTo(const Answer& answer, std::ostream* out) {
        << testing::PrintToString(answer.logprobs);
 }
 
-struct Outcome : Answer {  // of all choices, one behind the other
+struct DeviceOutcome : Answer {  // of all choices, one behind the other
   absl::Status status;
 };
 
-Outcome Collect(TokenStream& stream) {
-  Outcome outcome;
+DeviceOutcome CollectChoices(TokenStream& stream) {
+  DeviceOutcome outcome;
   std::map<int, Answer> choices;
   for (;;) {
     std::optional<TokenEvent> event = stream.Next(absl::Seconds(60));
@@ -64,18 +65,6 @@ Outcome Collect(TokenStream& stream) {
     outcome.status = event->status;
     return outcome;
   }
-}
-
-Request MakeRequest(std::vector<int32_t> prompt, int tokens, const std::string& session = "") {
-  Request request;
-  request.session.name = session;
-  request.prompt.at_start = std::move(prompt);
-  request.prompt.same_everywhere = true;
-  request.sampling.temperature = 0;
-  request.stop.max_tokens = tokens;
-  request.stop.ignore_eos = true;
-  request.logprobs = 0;
-  return request;
 }
 
 // Four tokens of which each ends a generation: as many as a step ahead looks for.
@@ -147,20 +136,20 @@ class EngineDeviceTest : public testing::TestWithParam<EngineCase> {
     return *std::move(engine);
   }
 
-  static Outcome Ask(Engine& engine, Request request) {
+  static DeviceOutcome Ask(Engine& engine, Request request) {
     auto stream = engine.Submit(std::move(request));
     CHECK_OK(stream.status());
-    return Collect(**stream);
+    return CollectChoices(**stream);
   }
 
   // A request of n choices, which are the rows of its steps, drawn. Of fewer events than make a
   // stream wait for its reader.
-  static Outcome AskForChoices(Engine& engine, int n) {
+  static DeviceOutcome AskForChoices(Engine& engine, int n) {
     const int tokens = std::min(40, 200 / n);
-    Request request = MakeRequest(RandomTokens(20 + n, kVocab, n), tokens);
+    Request request = GreedyRequest(RandomTokens(20 + n, kDeviceVocab, n), tokens);
     request.n = n;
     request.sampling = {.temperature = 1, .top_p = 0.9f, .seed = n};
-    Outcome outcome = Ask(engine, std::move(request));
+    DeviceOutcome outcome = Ask(engine, std::move(request));
     EXPECT_EQ(outcome.status, absl::OkStatus());
     EXPECT_EQ(outcome.logprobs.size(), static_cast<size_t>(n) * tokens);
     return outcome;
@@ -174,19 +163,21 @@ class EngineDeviceTest : public testing::TestWithParam<EngineCase> {
   }
 
   // Requests of unequal lengths, all at once.
-  static std::vector<Outcome> Answers(Engine& engine, int count) {
+  static std::vector<DeviceOutcome> Answers(Engine& engine, int count) {
     std::vector<std::shared_ptr<TokenStream>> streams;
     for (int i = 0; i < count; ++i) {
-      auto stream = engine.Submit(MakeRequest(RandomTokens(1 + 7 * i % 50, kVocab, i), 5 + i % 20));
+      auto stream =
+          engine.Submit(GreedyRequest(RandomTokens(1 + 7 * i % 50, kDeviceVocab, i), 5 + i % 20));
       CHECK_OK(stream.status());
       streams.push_back(*std::move(stream));
     }
-    std::vector<Outcome> outcomes;
-    for (const auto& stream : streams) outcomes.push_back(Collect(*stream));
+    std::vector<DeviceOutcome> outcomes;
+    for (const auto& stream : streams) outcomes.push_back(CollectChoices(*stream));
     return outcomes;
   }
 
-  static void ExpectSame(const std::vector<Outcome>& got, const std::vector<Outcome>& want) {
+  static void ExpectSame(const std::vector<DeviceOutcome>& got,
+                         const std::vector<DeviceOutcome>& want) {
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) {
       EXPECT_EQ(got[i].status, absl::OkStatus()) << "request " << i;
@@ -216,7 +207,7 @@ TEST_P(EngineDeviceTest, StepsOfEitherKindGoThroughGraphsAndAhead) {
     spec.dtype = DType::kF32;
     spec.initializer_range = 0.12;
     MakeFolder(spec, folder_);
-    const std::vector<Outcome> want =
+    const std::vector<DeviceOutcome> want =
         Answers(*Make(MakeExact(), /*graphs=*/false, /*async_scheduling=*/false), 20);
     for (const bool ahead : {true, false}) {
       for (const bool graphs : {true, false}) {
@@ -249,7 +240,7 @@ TEST_P(EngineDeviceTest, GraphsAndStepsThatRunAheadChangeNoBitOfRowsTogether) {
       SCOPED_TRACE(testing::Message() << "ahead " << ahead << ", graphs " << graphs);
       const std::unique_ptr<Engine> engine = Make(MakeServed(), graphs, ahead);
       for (const int n : {1, 2, 4, 8, 16}) {
-        const Outcome outcome = AskForChoices(*engine, n);
+        const DeviceOutcome outcome = AskForChoices(*engine, n);
         ExpectSameChoices(outcome, first.try_emplace(n, outcome).first->second, n);
       }
     }
@@ -263,7 +254,7 @@ TEST_P(EngineDeviceTest, StepsThatRunAheadChangeNoBitBesidePadding) {
     SCOPED_TRACE(testing::Message() << "ahead " << ahead);
     const std::unique_ptr<Engine> engine = Make(MakeServed(), /*graphs=*/true, ahead);
     for (const int n : {3, 11, 18}) {
-      const Outcome outcome = AskForChoices(*engine, n);
+      const DeviceOutcome outcome = AskForChoices(*engine, n);
       ExpectSameChoices(outcome, first.try_emplace(n, outcome).first->second, n);
     }
   }
@@ -279,11 +270,11 @@ TEST_P(EngineDeviceTest, AChoiceThatStopsLeavesTheOtherAsItWouldBe) {
     for (const bool graphs : {true, false}) {
       const std::unique_ptr<Engine> engine = Make(MakeServed(), graphs, ahead);
       for (int i = 0; i < 10; ++i) {
-        Request request = MakeRequest(RandomTokens(5 + i, kVocab, i), 60);
+        Request request = GreedyRequest(RandomTokens(5 + i, kDeviceVocab, i), 60);
         request.n = 2;
         request.sampling = {.temperature = 1, .seed = 7 + i};
         StopAtSome(request, i);
-        const Outcome outcome = Ask(*engine, std::move(request));
+        const DeviceOutcome outcome = Ask(*engine, std::move(request));
         EXPECT_EQ(outcome.status, absl::OkStatus());
         if (ahead && graphs) {
           first.push_back(outcome);
@@ -309,8 +300,8 @@ TEST_P(EngineDeviceTest, StepsThatRunAheadChangeNoBit) {
       // One after the other, so that batches are the same: kernels of more rows round differently.
       for (int turn = 0; turn < 3; ++turn) {
         for (int i = 0; i < 6; ++i) {
-          Request request =
-              MakeRequest(RandomTokens(5 + i, kVocab, 10 * turn + i), 60, absl::StrCat("s", i));
+          Request request = GreedyRequest(RandomTokens(5 + i, kDeviceVocab, 10 * turn + i), 60,
+                                          absl::StrCat("s", i));
           if (i % 2 == 1) request.sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5 + i};
           StopAtSome(request, i);
           answers.back().push_back(Ask(*engine, std::move(request)));
@@ -329,7 +320,7 @@ TEST_P(EngineDeviceTest, StepsThatRunAheadChangeNoBit) {
 // Whatever a field may be, a session outlives it.
 TEST_P(EngineDeviceTest, FieldsAtTheEndsOfTheirRangesCostNoSession) {
   auto engine = Make(MakeServed());
-  ASSERT_EQ(Ask(*engine, MakeRequest({5, 6, 7}, 2, "s")).status, absl::OkStatus());
+  ASSERT_EQ(Ask(*engine, GreedyRequest({5, 6, 7}, 2, "s")).status, absl::OkStatus());
   int64_t position = 5;
   constexpr float kSubnormal = std::numeric_limits<float>::denorm_min();
   std::vector<SamplingParams> extremes;
@@ -348,10 +339,10 @@ TEST_P(EngineDeviceTest, FieldsAtTheEndsOfTheirRangesCostNoSession) {
   for (const SamplingParams& sampling : extremes) {
     SCOPED_TRACE(testing::Message() << "temperature " << sampling.temperature << ", penalty "
                                     << sampling.repetition_penalty);
-    Request request = MakeRequest({5, 6, 7}, 3, "s");
+    Request request = GreedyRequest({5, 6, 7}, 3, "s");
     request.sampling = sampling;
     request.expected_position = position;
-    const Outcome outcome = Ask(*engine, request);
+    const DeviceOutcome outcome = Ask(*engine, request);
     ASSERT_EQ(outcome.status, absl::OkStatus());
     ASSERT_EQ(outcome.tokens.size(), 3);
     position += 6;
@@ -360,9 +351,9 @@ TEST_P(EngineDeviceTest, FieldsAtTheEndsOfTheirRangesCostNoSession) {
 
 TEST_P(EngineDeviceTest, AConversationIsTheSameHoweverItCameAbout) {
   const std::unique_ptr<Engine> engine = Make(MakeServed());
-  const std::vector<int32_t> prompt = RandomTokens(90, kVocab, /*seed=*/3);
+  const std::vector<int32_t> prompt = RandomTokens(90, kDeviceVocab, /*seed=*/3);
   const auto ask = [&](std::vector<int32_t> text, int tokens, const std::string& session) {
-    return Ask(*engine, MakeRequest(std::move(text), tokens, session));
+    return Ask(*engine, GreedyRequest(std::move(text), tokens, session));
   };
   const std::vector<int32_t> want = ask(prompt, 20, "whole").tokens;
   ASSERT_EQ(want.size(), 20);
@@ -380,7 +371,7 @@ TEST_P(EngineDeviceTest, AConversationIsTheSameHoweverItCameAbout) {
   }
 
   // Cancelled somewhere, a session holds what was fed; the rest of the answer is as it would be.
-  auto cancelled = engine->Submit(MakeRequest(prompt, 100000, "cancelled")).value();
+  auto cancelled = engine->Submit(GreedyRequest(prompt, 100000, "cancelled")).value();
   Answer shown;
   while (shown.tokens.size() < 5) {
     const std::optional<TokenEvent> event = cancelled->Next(absl::Seconds(60));
@@ -392,7 +383,7 @@ TEST_P(EngineDeviceTest, AConversationIsTheSameHoweverItCameAbout) {
     shown.tokens.insert(shown.tokens.end(), more.tokens.begin(), more.tokens.end());
     shown.logprobs.insert(shown.logprobs.end(), more.logprobs.begin(), more.logprobs.end());
   };
-  append(Collect(*cancelled));
+  append(CollectChoices(*cancelled));
   const int64_t position = engine->GetSession({"", "cancelled"})->position;
   EXPECT_EQ(position, static_cast<int64_t>(prompt.size() + shown.tokens.size()));
   append(ask({}, 10, "cancelled"));
@@ -407,7 +398,7 @@ TEST_P(EngineDeviceTest, AConversationIsTheSameHoweverItCameAbout) {
 // without, and a fork's is its parent's; but for int8 in another slot, which is rounded at other
 // tokens, where rounded logits do not tell it apart from what is wrong.
 TEST_P(EngineDeviceTest, ForksAndGraphsKeepCoarseStatesAsTheyAre) {
-  const std::vector<int32_t> prompt = RandomTokens(90, kVocab, /*seed=*/4);
+  const std::vector<int32_t> prompt = RandomTokens(90, kDeviceVocab, /*seed=*/4);
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
     SCOPED_TRACE(Name(dtype));
     std::vector<Answer> answers;
@@ -419,7 +410,7 @@ TEST_P(EngineDeviceTest, ForksAndGraphsKeepCoarseStatesAsTheyAre) {
       if (!backend.ok()) break;  // has no such states
       const std::unique_ptr<Engine> engine = Make(*std::move(backend), graphs);
       const auto ask = [&](std::vector<int32_t> text, const std::string& session) {
-        answers.push_back(Ask(*engine, MakeRequest(std::move(text), 40, session)));
+        answers.push_back(Ask(*engine, GreedyRequest(std::move(text), 40, session)));
         ASSERT_EQ(answers.back().tokens.size(), 40);
       };
       ask({prompt.begin(), prompt.begin() + 31}, "parent");
@@ -461,7 +452,7 @@ TEST_P(EngineDeviceTest, ChoicesOfMemoriesAreCounted) {
   const std::unique_ptr<Engine> engine = Make(MakeServed());
   constexpr int kTokens = 30;
   for (int i = 0; i < 2 * RoutingCounter::kWatchedOneIn; ++i) {
-    ASSERT_EQ(Ask(*engine, MakeRequest(RandomTokens(kTokens, kVocab, i), 1)).status,
+    ASSERT_EQ(Ask(*engine, GreedyRequest(RandomTokens(kTokens, kDeviceVocab, i), 1)).status,
               absl::OkStatus());
   }
   const RoutingCounts& counts = engine->stats().routing;

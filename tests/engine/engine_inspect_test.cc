@@ -19,11 +19,11 @@
 namespace mneme {
 namespace {
 
-constexpr int kVocab = 259, kSegment = 8, kWorking = 3;
+constexpr int kInspectVocab = 259, kSegment = 8, kWorking = 3;
 
 ModelSpec TinyMemoria() {
   return {.config = {{"model_type", "gpt2_with_memoria"},
-                     {"vocab_size", kVocab},
+                     {"vocab_size", kInspectVocab},
                      {"n_positions", 64},
                      {"n_embd", 32},
                      {"n_layer", 2},
@@ -97,7 +97,7 @@ class EngineInspectTest : public testing::TestWithParam<BackendUnderTest> {
 TEST_P(EngineInspectTest, ASessionsEngramsAreTold) {
   const auto engine = Make(TinyMemoria());
   constexpr int kTokens = 20 * kSegment + 3;
-  Generate(*engine, "a", RandomTokens(kTokens, kVocab, /*seed=*/1), 1);
+  Generate(*engine, "a", RandomTokens(kTokens, kInspectVocab, /*seed=*/1), 1);
   const auto report = engine->InspectMemory({"", "a"}, Everything());
   ASSERT_TRUE(report.ok()) << report.status();
   const MemorySummary& summary = report->summary;
@@ -141,7 +141,7 @@ TEST_P(EngineInspectTest, ASessionsEngramsAreTold) {
 
 TEST_P(EngineInspectTest, LookingChangesNothing) {
   const auto engine = Make(TinyMemoria());
-  const std::vector<int32_t> prompt = RandomTokens(60, kVocab, /*seed=*/2);
+  const std::vector<int32_t> prompt = RandomTokens(60, kInspectVocab, /*seed=*/2);
   Generate(*engine, "a", prompt, 5);
   Generate(*engine, "b", prompt, 5);
   const auto first = engine->InspectMemory({"", "a"}, Everything());
@@ -154,7 +154,7 @@ TEST_P(EngineInspectTest, LookingChangesNothing) {
 TEST_P(EngineInspectTest, ANewSessionHoldsNothing) {
   const auto engine = Make(TinyMemoria());
   // Its slab is one that was used before.
-  Generate(*engine, "old", RandomTokens(100, kVocab, /*seed=*/3), 1);
+  Generate(*engine, "old", RandomTokens(100, kInspectVocab, /*seed=*/3), 1);
   ASSERT_TRUE(engine->DeleteSession({"", "old"}).ok());
   ASSERT_TRUE(engine->CreateSession({"", "new"}, absl::ZeroDuration()).ok());
   const auto report = engine->InspectMemory({"", "new"}, Everything());
@@ -168,7 +168,7 @@ TEST_P(EngineInspectTest, OnlyOwnersLookAndOnlyAtIdleSessions) {
   const auto engine = Make(TinyMemoria());
   EXPECT_EQ(ReasonOf(engine->InspectMemory({"", "nobody"}, {}).status()), kReasonNoSession);
   // More tokens than its reader takes: the request waits for that, and keeps the session.
-  auto stream = Begin(*engine, {"alice", "a"}, RandomTokens(20, kVocab, /*seed=*/4), 5000);
+  auto stream = Begin(*engine, {"alice", "a"}, RandomTokens(20, kInspectVocab, /*seed=*/4), 5000);
   ASSERT_TRUE(stream->Next(absl::Seconds(60)).has_value());
   const absl::Status busy = engine->InspectMemory({"alice", "a"}, Everything()).status();
   EXPECT_EQ(busy.code(), absl::StatusCode::kFailedPrecondition);
@@ -181,7 +181,7 @@ TEST_P(EngineInspectTest, OnlyOwnersLookAndOnlyAtIdleSessions) {
 
 TEST_P(EngineInspectTest, OtherModelsMakeNoEngrams) {
   const auto engine = Make({.config = {{"model_type", "gpt2"},
-                                       {"vocab_size", kVocab},
+                                       {"vocab_size", kInspectVocab},
                                        {"n_positions", 64},
                                        {"n_embd", 32},
                                        {"n_layer", 2},

@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-HarnessOptions Options(int prefix_states = 64) {
+HarnessOptions HistoryOptions(int prefix_states = 64) {
   HarnessOptions options;
   options.vocab = 1000;
   options.prefix_states = prefix_states;
@@ -62,7 +62,7 @@ Request Ask(const Chat& chat, int max_tokens, std::string session = "",
 
 // What a server says that never heard of it.
 std::vector<int32_t> Alone(const Chat& chat, int max_tokens, int history_tokens = 1024) {
-  HarnessOptions options = Options(/*prefix_states=*/0);
+  HarnessOptions options = HistoryOptions(/*prefix_states=*/0);
   options.engine.history_tokens = history_tokens;
   return LoopHarness(options).Generate(Ask(chat, max_tokens)).tokens.at(0);
 }
@@ -75,29 +75,29 @@ Answer Turn(LoopHarness& h, Chat& chat, int max_tokens, const std::string& sessi
   return answer;
 }
 
-constexpr int kUser = 48, kAnswer = 50;
+constexpr int kUserTokens = 48, kAnswerTokens = 50;
 
 // `turns` messages with their answers; what was sent with each is in `sent`.
 Chat Talk(LoopHarness& h, int turns, const std::string& session,
           std::vector<Chat>* sent = nullptr) {
   Chat chat;
   for (int turn = 0; turn < turns; ++turn) {
-    chat.Say(kUser, turn);
+    chat.Say(kUserTokens, turn);
     if (sent != nullptr) sent->push_back(chat);
-    Turn(h, chat, kAnswer, session);
+    Turn(h, chat, kAnswerTokens, session);
   }
   return chat;
 }
 
 TEST(EngineLoopHistoryTest, AnEditedMessageCostsOnlyWhatFollowsTheEdit) {
-  LoopHarness h(Options());
+  LoopHarness h(HistoryOptions());
   std::vector<Chat> sent;
   Talk(h, 20, "s", &sent);
   Chat edited = sent[8];  // nine messages, and what the ninth one was answered
   edited.Answer({sent[9].tokens.begin() + static_cast<int64_t>(edited.tokens.size()),
                  sent[9].tokens.begin() + sent[9].ends[17]});
   ASSERT_EQ(edited.ends, (std::vector<int64_t>{sent[9].ends.begin(), sent[9].ends.begin() + 18}));
-  edited.Say(kUser, 99);
+  edited.Say(kUserTokens, 99);
   const int64_t before = h.loop->GetSession({"", "s"})->position;
   const Answer answer = h.Generate(Ask(edited, 1, "s"));
   ASSERT_EQ(answer.status(), absl::OkStatus());
@@ -108,7 +108,8 @@ TEST(EngineLoopHistoryTest, AnEditedMessageCostsOnlyWhatFollowsTheEdit) {
   EXPECT_EQ(usage.cached_tokens + usage.prompt_tokens, history);
   EXPECT_EQ(usage.resumed_tokens, 0);
   EXPECT_EQ(usage.fed_tokens, usage.prompt_tokens);
-  EXPECT_EQ(usage.fed_tokens, 1 + kUser + 1) << "the last token of the answer, and the message";
+  EXPECT_EQ(usage.fed_tokens, 1 + kUserTokens + 1)
+      << "the last token of the answer, and the message";
   EXPECT_GE(history, 10 * usage.fed_tokens) << "the mark: at least 8 times fewer, the aim: 10";
   EXPECT_EQ(answer.last.session_position, history + 1);
   EXPECT_EQ(h.stats.prefix.answer_hits.value(), 1);
@@ -117,44 +118,44 @@ TEST(EngineLoopHistoryTest, AnEditedMessageCostsOnlyWhatFollowsTheEdit) {
 }
 
 TEST(EngineLoopHistoryTest, AnAnswerThatIsGivenAnewCostsItsQuestionsEnd) {
-  LoopHarness h(Options());
+  LoopHarness h(HistoryOptions());
   std::vector<Chat> sent;
   Talk(h, 4, "s", &sent);
-  Request again = Ask(sent.back(), kAnswer, "s");
+  Request again = Ask(sent.back(), kAnswerTokens, "s");
   again.sampling.seed = 7;
   again.sampling.temperature = 1;
   const Answer answer = h.Generate(again);
   again.session.name.clear();
-  EXPECT_EQ(answer.tokens, LoopHarness(Options(0)).Generate(again).tokens);
+  EXPECT_EQ(answer.tokens, LoopHarness(HistoryOptions(0)).Generate(again).tokens);
   EXPECT_EQ(answer.last.usage.fed_tokens - answer.last.usage.completion_tokens + 1, 1)
       << "what asks for an answer";
   Chat on = sent.back();
   on.Answer(answer.tokens[0]);
-  on.Say(kUser, 5);
-  const Answer next = Turn(h, on, kAnswer, "s");
+  on.Say(kUserTokens, 5);
+  const Answer next = Turn(h, on, kAnswerTokens, "s");
   EXPECT_EQ(next.last.usage.rewound_from, 0);
   EXPECT_GT(next.last.usage.resumed_tokens, 0) << "it goes on from the new answer";
 }
 
 TEST(EngineLoopHistoryTest, WithoutAPrefixCacheTheSessionBeginsAnew) {
-  LoopHarness h(Options(/*prefix_states=*/0));
+  LoopHarness h(HistoryOptions(/*prefix_states=*/0));
   std::vector<Chat> sent;
   Talk(h, 4, "s", &sent);
   Chat edited = sent[1];
-  edited.tokens[kUser + 60] ^= 1;
-  const Answer answer = h.Generate(Ask(edited, kAnswer, "s"));
-  EXPECT_EQ(answer.tokens[0], Alone(edited, kAnswer));
+  edited.tokens[kUserTokens + 60] ^= 1;
+  const Answer answer = h.Generate(Ask(edited, kAnswerTokens, "s"));
+  EXPECT_EQ(answer.tokens[0], Alone(edited, kAnswerTokens));
   EXPECT_EQ(answer.last.usage.prompt_tokens, static_cast<int64_t>(edited.tokens.size()));
   EXPECT_EQ(h.stats.sessions_created.value(), 1);
   EXPECT_EQ(h.stats.slabs_used.value(), 1);
 }
 
 TEST(EngineLoopHistoryTest, ConversationsThatAreOthersAreLeftAlone) {
-  LoopHarness h(Options());
+  LoopHarness h(HistoryOptions());
   Talk(h, 2, "s");
   const int64_t position = h.loop->GetSession({"", "s"})->position;
   Chat other;
-  other.Say(kUser, 50);
+  other.Say(kUserTokens, 50);
   const Answer refused = h.Generate(Ask(other, 3, "s"));
   EXPECT_EQ(ReasonOf(refused.status()), kReasonHistory);
   EXPECT_EQ(PositionOf(refused.status()), position);
@@ -167,11 +168,11 @@ TEST(EngineLoopHistoryTest, ConversationsThatAreOthersAreLeftAlone) {
 }
 
 TEST(EngineLoopHistoryTest, MessagesThatAllConversationsBeginWithMakeNoneTheSame) {
-  LoopHarness h(Options());
+  LoopHarness h(HistoryOptions());
   const auto conversation = [](int which) {
     Chat chat;
-    chat.Say(kUser, 7);  // a system prompt
-    chat.Say(kUser, which);
+    chat.Say(kUserTokens, 7);  // a system prompt
+    chat.Say(kUserTokens, which);
     Request request = Ask(chat, 3, "s");
     request.prompt.opening_end = chat.ends[1];
     return request;
@@ -182,7 +183,7 @@ TEST(EngineLoopHistoryTest, MessagesThatAllConversationsBeginWithMakeNoneTheSame
 }
 
 TEST(EngineLoopHistoryTest, WhoDoesNotAskForItIsRefused) {
-  LoopHarness h(Options());
+  LoopHarness h(HistoryOptions());
   std::vector<Chat> sent;
   Talk(h, 3, "s", &sent);
   const int64_t position = h.loop->GetSession({"", "s"})->position;
@@ -197,33 +198,33 @@ TEST(EngineLoopHistoryTest, WhoDoesNotAskForItIsRefused) {
 }
 
 TEST(EngineLoopHistoryTest, AMessageThatWasAppendedIsPartOfTheWay) {
-  LoopHarness h(Options());
+  LoopHarness h(HistoryOptions());
   Chat chat;
-  chat.Say(kUser, 0);
-  Turn(h, chat, kAnswer, "s");
+  chat.Say(kUserTokens, 0);
+  Turn(h, chat, kAnswerTokens, "s");
   for (int turn = 1; turn < 4; ++turn) {  // without the history
     const size_t known = chat.tokens.size();
-    chat.Say(kUser, turn);
+    chat.Say(kUserTokens, turn);
     Request request = Greedy({chat.tokens.begin() + static_cast<int64_t>(known), chat.tokens.end()},
-                             kAnswer, "s");
+                             kAnswerTokens, "s");
     chat.Answer(h.Generate(request).tokens.at(0));
   }
   chat.tokens.resize(chat.ends[5]);  // three turns
   chat.ends.resize(6);
-  chat.Say(kUser, 77);
+  chat.Say(kUserTokens, 77);
   const Answer answer = h.Generate(Ask(chat, 4, "s"));
   EXPECT_EQ(answer.tokens[0], Alone(chat, 4));
-  EXPECT_EQ(answer.last.usage.prompt_tokens, 1 + kUser + 1);
+  EXPECT_EQ(answer.last.usage.prompt_tokens, 1 + kUserTokens + 1);
 }
 
 TEST(EngineLoopHistoryTest, ConversationsWithoutASessionGoOnBehindTheirAnswers) {
-  LoopHarness h(Options());
+  LoopHarness h(HistoryOptions());
   Chat chat;
-  chat.Say(kUser, 0);
-  Turn(h, chat, kAnswer, "");
-  chat.Say(kUser, 1);
-  const Answer second = Turn(h, chat, kAnswer, "");
-  EXPECT_EQ(second.last.usage.prompt_tokens, 1 + kUser + 1);
+  chat.Say(kUserTokens, 0);
+  Turn(h, chat, kAnswerTokens, "");
+  chat.Say(kUserTokens, 1);
+  const Answer second = Turn(h, chat, kAnswerTokens, "");
+  EXPECT_EQ(second.last.usage.prompt_tokens, 1 + kUserTokens + 1);
   EXPECT_EQ(h.stats.slabs_used.value(), 0);
   Request other_salt = Ask(chat, 2);
   other_salt.prefix_cache.salt = "mine";
@@ -231,7 +232,7 @@ TEST(EngineLoopHistoryTest, ConversationsWithoutASessionGoOnBehindTheirAnswers) 
 }
 
 TEST(EngineLoopHistoryTest, AParkedSessionNeedNotComeBackToBeginAnew) {
-  HarnessOptions options = Options();
+  HarnessOptions options = HistoryOptions();
   options.slots = 2;
   options.host_states = 4;
   LoopHarness h(options);
@@ -239,22 +240,22 @@ TEST(EngineLoopHistoryTest, AParkedSessionNeedNotComeBackToBeginAnew) {
   Talk(h, 3, "s", &sent);
   for (const char* name : {"a", "b"}) h.Generate(Greedy({5}, 1, name));
   ASSERT_EQ(h.loop->GetSession({"", "s"})->residence, Residence::kParked);
-  const Answer answer = h.Generate(Ask(sent[1], kAnswer, "s"));
-  EXPECT_EQ(answer.tokens[0], Alone(sent[1], kAnswer));
+  const Answer answer = h.Generate(Ask(sent[1], kAnswerTokens, "s"));
+  EXPECT_EQ(answer.tokens[0], Alone(sent[1], kAnswerTokens));
   EXPECT_EQ(h.stats.fetch_seconds.count(), 0);
   EXPECT_EQ(h.loop->CheckIntegrity(), absl::OkStatus());
 }
 
 // States are copied while the device computes, and a session is its client's when they were.
 TEST(EngineLoopHistoryTest, OnDevicesThatCopyAsideItIsTheSame) {
-  HarnessOptions options = Options();
+  HarnessOptions options = HistoryOptions();
   options.asynchronous = true;
   LoopHarness h(options);
   std::vector<Chat> sent;
   Talk(h, 6, "s", &sent);
-  const Answer answer = h.Generate(Ask(sent[3], kAnswer, "s"));
-  EXPECT_EQ(answer.tokens[0], Alone(sent[3], kAnswer));
-  EXPECT_LT(answer.last.usage.prompt_tokens, kUser);
+  const Answer answer = h.Generate(Ask(sent[3], kAnswerTokens, "s"));
+  EXPECT_EQ(answer.tokens[0], Alone(sent[3], kAnswerTokens));
+  EXPECT_LT(answer.last.usage.prompt_tokens, kUserTokens);
   h.TurnUntilQuiet();
   EXPECT_EQ(h.loop->CheckIntegrity(), absl::OkStatus());
 }
@@ -262,7 +263,7 @@ TEST(EngineLoopHistoryTest, OnDevicesThatCopyAsideItIsTheSame) {
 TEST(EngineLoopHistoryTest, RandomEditsSayWhatANewConversationWould) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     std::mt19937_64 random(seed);
-    HarnessOptions options = Options(/*prefix_states=*/seed % 3 == 0 ? 3 : 64);
+    HarnessOptions options = HistoryOptions(/*prefix_states=*/seed % 3 == 0 ? 3 : 64);
     options.asynchronous = seed % 2 == 1;
     options.slots = 3;
     options.host_states = seed % 4 == 3 ? 3 : 0;
@@ -300,7 +301,7 @@ TEST(EngineLoopHistoryTest, RandomEditsSayWhatANewConversationWould) {
 // --- Where sessions are stored ---
 
 struct OnDisk {
-  explicit OnDisk(int prefix_states = 64) : options(Options(prefix_states)) {
+  explicit OnDisk(int prefix_states = 64) : options(HistoryOptions(prefix_states)) {
     options.disk = &disk;
     Start();
   }
@@ -320,14 +321,14 @@ TEST(EngineLoopHistoryTest, AStoredConversationIsTheEditedOneAfterARestart) {
     Talk(*server.h, 5, "s", &sent);
     if (comes_back_first) server.Start();
     Chat edited = sent[2];
-    Answer answer = Turn(*server.h, edited, kAnswer, "s");
+    Answer answer = Turn(*server.h, edited, kAnswerTokens, "s");
     EXPECT_GT(answer.last.usage.rewound_from, 0);
-    EXPECT_EQ(answer.tokens[0], Alone(sent[2], kAnswer));
+    EXPECT_EQ(answer.tokens[0], Alone(sent[2], kAnswerTokens));
     server.Start();
     EXPECT_EQ(ListSessions(*server.h->loop, "", "").size(), 1u);
     EXPECT_EQ(server.h->loop->GetSession({"", "s"})->position, answer.last.session_position);
-    edited.Say(kUser, 3);
-    const Answer next = server.h->Generate(Ask(edited, kAnswer, "s"));
+    edited.Say(kUserTokens, 3);
+    const Answer next = server.h->Generate(Ask(edited, kAnswerTokens, "s"));
     ASSERT_EQ(next.status(), absl::OkStatus());
     EXPECT_EQ(next.last.usage.resumed_tokens, answer.last.session_position - 1);
   }
@@ -338,12 +339,12 @@ TEST(EngineLoopHistoryTest, WhatAnEditTookBackIsNeitherAnsweredNorFedAgain) {
   std::vector<Chat> sent;
   Talk(*server.h, 2, "s", &sent);
   Chat chat = sent[1];
-  Request early = Ask(chat, kAnswer, "s");
+  Request early = Ask(chat, kAnswerTokens, "s");
   early.idempotency_key = "early";
   const Answer first = server.h->Generate(early);
   ASSERT_EQ(first.status(), absl::OkStatus());
-  chat.tokens[kUser + 60] ^= 1;
-  Request edit = Ask(chat, kAnswer, "s");
+  chat.tokens[kUserTokens + 60] ^= 1;
+  Request edit = Ask(chat, kAnswerTokens, "s");
   edit.idempotency_key = "edit";
   const Answer edited = server.h->Generate(edit);
   ASSERT_EQ(edited.status(), absl::OkStatus());
@@ -367,13 +368,13 @@ TEST(EngineLoopHistoryTest, EditsOfWhatIsNotDurableFollowEachOther) {
   server.options.store.lazy = absl::Seconds(1);
   server.Start();
   Chat chat;
-  chat.Say(kUser, 1);
-  Turn(*server.h, chat, kAnswer, "s");
+  chat.Say(kUserTokens, 1);
+  Turn(*server.h, chat, kAnswerTokens, "s");
   std::vector<int32_t> said;
   for (int edit = 2; edit < 6; ++edit) {
     Chat edited = chat;
-    edited.Say(kUser, edit);
-    said = Turn(*server.h, edited, kAnswer, "s").tokens[0];
+    edited.Say(kUserTokens, edit);
+    said = Turn(*server.h, edited, kAnswerTokens, "s").tokens[0];
     if (edit == 5) chat = edited;
   }
   const int64_t position = server.h->loop->GetSession({"", "s"})->position;
@@ -382,8 +383,8 @@ TEST(EngineLoopHistoryTest, EditsOfWhatIsNotDurableFollowEachOther) {
   server.Start();
   EXPECT_EQ(ListSessions(*server.h->loop, "", "").size(), 1u);
   EXPECT_EQ(server.h->loop->GetSession({"", "s"})->position, position);
-  chat.Say(kUser, 9);
-  const Answer next = server.h->Generate(Ask(chat, kAnswer, "s", OnMismatch::kRefuse));
+  chat.Say(kUserTokens, 9);
+  const Answer next = server.h->Generate(Ask(chat, kAnswerTokens, "s", OnMismatch::kRefuse));
   ASSERT_EQ(next.status(), absl::OkStatus());
   EXPECT_EQ(next.last.usage.resumed_tokens, position - 1);
 }
@@ -394,7 +395,7 @@ TEST(EngineLoopHistoryTest, AStoredSessionThatDoesNotGetToGoBackIsAsItWas) {
   Talk(*server.h, 3, "s", &sent);
   const int64_t position = server.h->loop->GetSession({"", "s"})->position;
   server.h->backend.FailNext(absl::InternalError("ECC"));
-  const Answer failed = server.h->Generate(Ask(sent[1], kAnswer, "s"));
+  const Answer failed = server.h->Generate(Ask(sent[1], kAnswerTokens, "s"));
   EXPECT_EQ(failed.status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(failed.last.session_position, position);
   server.Start();
@@ -411,7 +412,7 @@ TEST(EngineLoopHistoryTest, WhatMayBeCommonIsKnownAfterARestart) {
   Talk(*server.h, 3, "s", &sent);
   server.Start();
   Chat other;
-  other.Say(kUser, 50);
+  other.Say(kUserTokens, 50);
   EXPECT_EQ(ReasonOf(server.h->Generate(Ask(other, 3, "s")).status()), kReasonHistory);
   EXPECT_EQ(server.h->Generate(Ask(sent[1], 3, "s")).status(), absl::OkStatus());
 }
@@ -434,18 +435,18 @@ TEST(EngineLoopHistoryTest, FactsThatEarlierServersStoredHaveNoOpening) {
 TEST(EngineLoopHistoryTest, AnAnswerThatIsNotRememberedLeavesNoTrace) {
   for (const bool stored : {false, true}) {
     PowerLossFileSystem disk;
-    HarnessOptions options = Options();
+    HarnessOptions options = HistoryOptions();
     if (stored) options.disk = &disk;
-    LoopHarness h(options), reference(Options());
+    LoopHarness h(options), reference(HistoryOptions());
     Chat chat;
-    chat.Say(kUser, 0);
-    Turn(h, chat, kAnswer, "s");
+    chat.Say(kUserTokens, 0);
+    Turn(h, chat, kAnswerTokens, "s");
     const SessionInfo before = h.loop->GetSession({"", "s"}).value();
     const int64_t kept = h.stats.prefix.snapshots.value();
     h.clock.Advance(absl::Seconds(5));
     Chat aside = chat;
-    aside.Say(kUser, 9);
-    Request request = Ask(aside, kAnswer, "s");
+    aside.Say(kUserTokens, 9);
+    Request request = Ask(aside, kAnswerTokens, "s");
     request.remember = false;
     request.n = 2;
     const Answer answer = h.Generate(request);
@@ -454,9 +455,9 @@ TEST(EngineLoopHistoryTest, AnAnswerThatIsNotRememberedLeavesNoTrace) {
     Talk(reference, 0, "");
     EXPECT_EQ(answer.tokens[0], [&] {
       Chat first;
-      first.Say(kUser, 0);
-      Turn(reference, first, kAnswer, "s");
-      return reference.Generate(Ask(same, kAnswer, "s")).tokens.at(0);
+      first.Say(kUserTokens, 0);
+      Turn(reference, first, kAnswerTokens, "s");
+      return reference.Generate(Ask(same, kAnswerTokens, "s")).tokens.at(0);
     }()) << "what the session itself would have said";
     EXPECT_EQ(answer.last.usage.resumed_tokens, before.position - 1);
     EXPECT_EQ(answer.last.session_position, 0);
@@ -466,21 +467,21 @@ TEST(EngineLoopHistoryTest, AnAnswerThatIsNotRememberedLeavesNoTrace) {
     EXPECT_EQ(h.stats.prefix.snapshots.value(), kept);
     EXPECT_EQ(h.stats.slabs_used.value(), 1);
     // As if it had never been asked.
-    chat.Say(kUser, 1);
-    EXPECT_EQ(Turn(h, chat, kAnswer, "s").last.usage.resumed_tokens, before.position - 1);
+    chat.Say(kUserTokens, 1);
+    EXPECT_EQ(Turn(h, chat, kAnswerTokens, "s").last.usage.resumed_tokens, before.position - 1);
     EXPECT_EQ(h.loop->CheckIntegrity(), absl::OkStatus());
   }
 }
 
 TEST(EngineLoopHistoryTest, WhatIsNotRememberedBeginsNoSession) {
-  LoopHarness h(Options());
+  LoopHarness h(HistoryOptions());
   Chat chat;
-  chat.Say(kUser, 0);
-  Request request = Ask(chat, kAnswer, "s");
+  chat.Say(kUserTokens, 0);
+  Request request = Ask(chat, kAnswerTokens, "s");
   request.remember = false;
   request.idempotency_key = "k";
   const Answer answer = h.Generate(request);
-  EXPECT_EQ(answer.tokens[0], Alone(chat, kAnswer));
+  EXPECT_EQ(answer.tokens[0], Alone(chat, kAnswerTokens));
   EXPECT_FALSE(h.loop->GetSession({"", "s"}).ok());
   EXPECT_EQ(h.stats.prefix.snapshots.value(), 0);
   const Answer again = h.Generate(request);
@@ -494,17 +495,17 @@ TEST(EngineLoopHistoryTest, WhatIsNotRememberedBeginsNoSession) {
 }
 
 TEST(EngineLoopHistoryTest, ACopyOfAParkedSessionAnswers) {
-  HarnessOptions options = Options();
+  HarnessOptions options = HistoryOptions();
   options.slots = 2;
   options.host_states = 4;
   LoopHarness h(options);
   Chat chat;
-  chat.Say(kUser, 0);
-  Turn(h, chat, kAnswer, "s");
+  chat.Say(kUserTokens, 0);
+  Turn(h, chat, kAnswerTokens, "s");
   for (const char* name : {"a", "b"}) h.Generate(Greedy({5}, 1, name));
   ASSERT_EQ(h.loop->GetSession({"", "s"})->residence, Residence::kParked);
-  chat.Say(kUser, 1);
-  Request request = Ask(chat, kAnswer, "s");
+  chat.Say(kUserTokens, 1);
+  Request request = Ask(chat, kAnswerTokens, "s");
   request.remember = false;
   const Answer aside = h.Generate(request);
   ASSERT_EQ(aside.status(), absl::OkStatus());

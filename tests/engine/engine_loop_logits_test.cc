@@ -18,8 +18,6 @@ using ::testing::IsEmpty;
 
 constexpr int32_t kPoison = 31;
 
-SessionKey Key(std::string name) { return {"", std::move(name)}; }
-
 HarnessOptions Poisonous() {
   HarnessOptions options;
   options.poison_token = kPoison;

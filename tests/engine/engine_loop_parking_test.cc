@@ -17,9 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-SessionKey Key(std::string name) { return {"", std::move(name)}; }
-
-HarnessOptions Options(int slots, int host_states) {
+HarnessOptions ParkingOptions(int slots, int host_states) {
   HarnessOptions options;
   options.slots = slots;
   options.host_states = host_states;
@@ -42,7 +40,7 @@ std::vector<int32_t> Alone(const std::vector<std::vector<int32_t>>& prompts, int
 
 TEST(EngineLoopParkingTest, MoreSessionsThanSlabsGoOnAsIfEachHadItsOwn) {
   constexpr int kSessions = 7;
-  LoopHarness h(Options(/*slots=*/2, /*host_states=*/5));
+  LoopHarness h(ParkingOptions(/*slots=*/2, /*host_states=*/5));
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < kSessions; ++i) {
       const std::vector<int32_t> prompt = {i, round};
@@ -59,7 +57,7 @@ TEST(EngineLoopParkingTest, MoreSessionsThanSlabsGoOnAsIfEachHadItsOwn) {
 }
 
 TEST(EngineLoopParkingTest, TheLeastRecentlyUsedIsParked) {
-  LoopHarness h(Options(3, 3));
+  LoopHarness h(ParkingOptions(3, 3));
   for (const char* name : {"a", "b", "c"}) h.Generate(Greedy({1}, 1, name));
   h.Generate(Greedy({2}, 1, "a"));
   h.Generate(Greedy({1}, 1, "d"));
@@ -68,7 +66,7 @@ TEST(EngineLoopParkingTest, TheLeastRecentlyUsedIsParked) {
 }
 
 TEST(EngineLoopParkingTest, ARequestHoldsNoRowWhileItsSessionComes) {
-  LoopHarness h(Options(2, 3));
+  LoopHarness h(ParkingOptions(2, 3));
   for (const char* name : {"a", "b", "c"}) h.Generate(Greedy({1}, 2, name));
   ASSERT_EQ(ResidenceOf(h, "a"), Residence::kParked);
   h.backend.HoldTransfers();
@@ -82,7 +80,7 @@ TEST(EngineLoopParkingTest, ARequestHoldsNoRowWhileItsSessionComes) {
 }
 
 TEST(EngineLoopParkingTest, ASessionThatIsWantedWhileItLeavesStays) {
-  LoopHarness h(Options(1, 2));
+  LoopHarness h(ParkingOptions(1, 2));
   h.Generate(Greedy({1}, 2, "a"));
   h.backend.HoldTransfers();
   auto b = h.Submit(Greedy({1}, 2, "b")).value();
@@ -98,7 +96,7 @@ TEST(EngineLoopParkingTest, ASessionThatIsWantedWhileItLeavesStays) {
 
 // Both wait for all slabs, and each has claimed a session that holds one of them.
 TEST(EngineLoopParkingTest, WhoeverIsInFrontGetsTheSlabsOfThoseBehind) {
-  LoopHarness h(Options(3, 6));
+  LoopHarness h(ParkingOptions(3, 6));
   h.Generate(Greedy({1}, 2, "a"));
   h.Generate(Greedy({1}, 2, "b"));
   auto running = h.Submit(Greedy({1}, 4)).value();
@@ -116,7 +114,7 @@ TEST(EngineLoopParkingTest, WhoeverIsInFrontGetsTheSlabsOfThoseBehind) {
 }
 
 TEST(EngineLoopParkingTest, AFullHostStillLetsSessionsChangePlacesAndRefusesNewOnes) {
-  LoopHarness h(Options(1, 2));
+  LoopHarness h(ParkingOptions(1, 2));
   for (const char* name : {"a", "b", "c"}) {
     ASSERT_EQ(h.Generate(Greedy({1}, 1, name)).status(), absl::OkStatus());
   }
@@ -138,7 +136,7 @@ TEST(EngineLoopParkingTest, AFullHostStillLetsSessionsChangePlacesAndRefusesNewO
 
 TEST(EngineLoopParkingTest, AWorkingSetOfTwiceThePoolServesEverybody) {
   constexpr int kSessions = 8;
-  LoopHarness h(Options(4, kSessions));
+  LoopHarness h(ParkingOptions(4, kSessions));
   std::vector<int> turns(kSessions);
   std::vector<std::shared_ptr<TokenStream>> streams(kSessions);
   std::vector<Answer> answers(kSessions);
@@ -167,7 +165,7 @@ TEST(EngineLoopParkingTest, AWorkingSetOfTwiceThePoolServesEverybody) {
 }
 
 TEST(EngineLoopParkingTest, CommandsWorkOnParkedSessions) {
-  LoopHarness h(Options(1, 5));
+  LoopHarness h(ParkingOptions(1, 5));
   h.Generate(Greedy({1}, 2, "a"));
   h.Generate(Greedy({1}, 2, "b"));
   ASSERT_EQ(ResidenceOf(h, "a"), Residence::kParked);
@@ -193,7 +191,7 @@ TEST(EngineLoopParkingTest, CommandsWorkOnParkedSessions) {
 }
 
 TEST(EngineLoopParkingTest, WhatMovesCanBeDeletedAndExpires) {
-  LoopHarness h(Options(1, 3));
+  LoopHarness h(ParkingOptions(1, 3));
   h.Generate(Greedy({1}, 2, "a"));
   h.backend.HoldTransfers();
   auto b = h.Submit(Greedy({1}, 2, "b")).value();

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-HarnessOptions Options(int prefix_states = 64, int slots = 8) {
+HarnessOptions PrefixOptions(int prefix_states = 64, int slots = 8) {
   HarnessOptions options;
   options.slots = slots;
   options.vocab = 1000;
@@ -37,7 +37,7 @@ std::vector<int32_t> Prompt(int common, int own, int which = 0) {
 }
 
 Answer Alone(Request request) {
-  HarnessOptions options = Options(/*prefix_states=*/0);
+  HarnessOptions options = PrefixOptions(/*prefix_states=*/0);
   return LoopHarness(options).Generate(std::move(request));
 }
 
@@ -48,7 +48,7 @@ int64_t Cached(const Answer& answer) {
 }
 
 TEST(EngineLoopPrefixTest, AThirdPromptBeginsWhereTheSecondParted) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   std::vector<int64_t> cached;
   for (int i = 0; i < 3; ++i) {
     const Request request = Greedy(Prompt(200, 20, i), 5);
@@ -67,7 +67,7 @@ TEST(EngineLoopPrefixTest, AThirdPromptBeginsWhereTheSecondParted) {
 }
 
 TEST(EngineLoopPrefixTest, APromptThatComesAgainIsFedItsLastToken) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   const Request request = Greedy(Prompt(100, 0), 5);
   EXPECT_EQ(Cached(h.Generate(request)), 0);
   EXPECT_EQ(Cached(h.Generate(request)), 64);
@@ -78,7 +78,7 @@ TEST(EngineLoopPrefixTest, APromptThatComesAgainIsFedItsLastToken) {
 
 TEST(EngineLoopPrefixTest, PromptsThatComeAtOnceAreFedTheirCommonTokensOnce) {
   constexpr int kPrompts = 8;
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (int i = 0; i < kPrompts; ++i) {
     streams.push_back(h.Submit(Greedy(Prompt(300, 10, i), 2)).value());
@@ -95,7 +95,7 @@ TEST(EngineLoopPrefixTest, PromptsThatComeAtOnceAreFedTheirCommonTokensOnce) {
 }
 
 TEST(EngineLoopPrefixTest, WhereTheFirstOneEndsAnotherGoesOnForThoseThatWait) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(h.Submit(Greedy(Prompt(600, 10, i), 2)).value());
   for (int turn = 0; turn < 4; ++turn) h.Turn();
@@ -117,7 +117,7 @@ TEST(EngineLoopPrefixTest, WhereTheFirstOneEndsAnotherGoesOnForThoseThatWait) {
 }
 
 TEST(EngineLoopPrefixTest, NobodyWaitsForARequestWhoseReaderIsSlow) {
-  HarnessOptions options = Options();
+  HarnessOptions options = PrefixOptions();
   options.engine.stream_capacity_events = 1;
   LoopHarness h(options);
   auto slow = h.Submit(Greedy(Prompt(600, 10, 0), 2)).value();  // does not read even its start
@@ -128,7 +128,7 @@ TEST(EngineLoopPrefixTest, NobodyWaitsForARequestWhoseReaderIsSlow) {
 }
 
 TEST(EngineLoopPrefixTest, AWaitingRequestThatIsCancelledHasItsStartAndFedNothing) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   auto first = h.Submit(Greedy(Prompt(600, 10, 0), 2)).value();
   auto second = h.Submit(Greedy(Prompt(600, 10, 1), 2, "named")).value();
   h.Turn();
@@ -141,7 +141,7 @@ TEST(EngineLoopPrefixTest, AWaitingRequestThatIsCancelledHasItsStartAndFedNothin
 }
 
 TEST(EngineLoopPrefixTest, ASlabIsNotWrittenWhileItIsCopied) {
-  HarnessOptions options = Options();
+  HarnessOptions options = PrefixOptions();
   options.asynchronous = true;
   LoopHarness h(options);
   const Request first = Greedy(Prompt(200, 20, 0), 3), second = Greedy(Prompt(200, 20, 1), 3);
@@ -165,7 +165,7 @@ TEST(EngineLoopPrefixTest, ASlabIsNotWrittenWhileItIsCopied) {
 }
 
 TEST(EngineLoopPrefixTest, GuessesWaitForNoOtherCopy) {
-  HarnessOptions options = Options();
+  HarnessOptions options = PrefixOptions();
   options.asynchronous = true;
   LoopHarness h(options);
   auto a = h.Submit(Greedy(Prompt(200, 20, 0), 3)).value();
@@ -179,7 +179,7 @@ TEST(EngineLoopPrefixTest, GuessesWaitForNoOtherCopy) {
 }
 
 TEST(EngineLoopPrefixTest, ARequestMayEndWhileItsStateMoves) {
-  HarnessOptions options = Options();
+  HarnessOptions options = PrefixOptions();
   options.asynchronous = true;
   LoopHarness h(options);
   h.backend.HoldTransfers();
@@ -202,7 +202,7 @@ TEST(EngineLoopPrefixTest, ARequestMayEndWhileItsStateMoves) {
 }
 
 TEST(EngineLoopPrefixTest, AStateIsBroughtOnceForAllThatWantIt) {
-  HarnessOptions options = Options();
+  HarnessOptions options = PrefixOptions();
   options.asynchronous = true;
   LoopHarness h(options);
   ASSERT_EQ(h.Generate(Greedy(Prompt(200, 20, 0), 3)).status(), absl::OkStatus());
@@ -225,7 +225,7 @@ TEST(EngineLoopPrefixTest, AStateIsBroughtOnceForAllThatWantIt) {
 }
 
 TEST(EngineLoopPrefixTest, WhoBringsAStateMayGoAndTheOthersHaveIt) {
-  HarnessOptions options = Options();
+  HarnessOptions options = PrefixOptions();
   options.asynchronous = true;
   LoopHarness h(options);
   ASSERT_EQ(h.Generate(Greedy(Prompt(200, 20, 0), 3)).status(), absl::OkStatus());
@@ -249,7 +249,7 @@ TEST(EngineLoopPrefixTest, WhoBringsAStateMayGoAndTheOthersHaveIt) {
 }
 
 TEST(EngineLoopPrefixTest, OwnersAndSaltsAreKeptApart) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   const auto ask = [&](std::string owner, std::string salt, bool bypass = false) {
     Request request = Greedy(Prompt(100, 0), 1);
     request.session.owner = std::move(owner);
@@ -267,7 +267,7 @@ TEST(EngineLoopPrefixTest, OwnersAndSaltsAreKeptApart) {
 }
 
 TEST(EngineLoopPrefixTest, OwnersShareWhereTheyAreToldTo) {
-  HarnessOptions options = Options();
+  HarnessOptions options = PrefixOptions();
   options.engine.prefix_cache_shared = true;
   LoopHarness h(options);
   for (const char* owner : {"a", "b"}) {
@@ -278,7 +278,7 @@ TEST(EngineLoopPrefixTest, OwnersShareWhereTheyAreToldTo) {
 }
 
 TEST(EngineLoopPrefixTest, MessagesEndsAndMarksAreKept) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   Request request = Greedy(Prompt(50, 40, 0), 1);
   request.prompt.message_ends = {10, 50};  // the first one is too little
   request.prefix_cache.marks = {5};
@@ -288,7 +288,7 @@ TEST(EngineLoopPrefixTest, MessagesEndsAndMarksAreKept) {
 }
 
 TEST(EngineLoopPrefixTest, NamedSessionsBeginSoAndGoOnAsEver) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   h.Generate(Greedy(Prompt(100, 5, 0), 1));
   ASSERT_EQ(h.loop->CreateSession({"", "created"}, absl::ZeroDuration()).status(),
             absl::OkStatus());
@@ -299,14 +299,14 @@ TEST(EngineLoopPrefixTest, NamedSessionsBeginSoAndGoOnAsEver) {
     const Answer second = h.Generate(Greedy({9}, 4, name));
     EXPECT_EQ(Cached(second), 0);
     EXPECT_EQ(second.last.usage.resumed_tokens, 108);
-    LoopHarness alone(Options(/*prefix_states=*/0));
+    LoopHarness alone(PrefixOptions(/*prefix_states=*/0));
     alone.Generate(Greedy(Prompt(100, 5, 1), 4, name));
     EXPECT_EQ(second.tokens, alone.Generate(Greedy({9}, 4, name)).tokens);
   }
 }
 
 TEST(EngineLoopPrefixTest, ChoicesAndPenaltiesSeeTheWholePrompt) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   Request request = Greedy(Prompt(100, 3), 6);
   request.n = 3;
   request.sampling.temperature = 1;
@@ -321,7 +321,7 @@ TEST(EngineLoopPrefixTest, ChoicesAndPenaltiesSeeTheWholePrompt) {
 }
 
 TEST(EngineLoopPrefixTest, WhatNeedsTheWholePromptHasItFed) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   h.Generate(Greedy(Prompt(100, 5, 0), 1));
   Request echo = Greedy(Prompt(100, 5, 1), 1);
   echo.echo = true;
@@ -334,7 +334,7 @@ TEST(EngineLoopPrefixTest, WhatNeedsTheWholePromptHasItFed) {
 }
 
 TEST(EngineLoopPrefixTest, TheLeastRecentlyUsedStateGoesAndUnusedGuessesBefore) {
-  LoopHarness h(Options(/*prefix_states=*/2));
+  LoopHarness h(PrefixOptions(/*prefix_states=*/2));
   const auto ask = [&](int32_t first, int length) {
     std::vector<int32_t> prompt = Prompt(length, 0);
     prompt[0] = first;
@@ -353,7 +353,7 @@ TEST(EngineLoopPrefixTest, TheLeastRecentlyUsedStateGoesAndUnusedGuessesBefore) 
 }
 
 TEST(EngineLoopPrefixTest, TokensOfPromptsAreBounded) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   for (int i = 0; i < 2000; ++i) {
     std::vector<int32_t> prompt(1000, i % 900);
     prompt[1] = i / 900;
@@ -364,7 +364,7 @@ TEST(EngineLoopPrefixTest, TokensOfPromptsAreBounded) {
 }
 
 TEST(EngineLoopPrefixTest, BadMarksAndSaltsAreRefused) {
-  LoopHarness h(Options());
+  LoopHarness h(PrefixOptions());
   const auto refuse = [&](PrefixCacheParams params) {
     Request request = Greedy({1, 2, 3}, 1);
     request.prefix_cache = std::move(params);

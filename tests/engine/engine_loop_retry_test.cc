@@ -13,8 +13,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-SessionKey Key(std::string name) { return {"", std::move(name)}; }
-
 // --- Retries ---
 
 TEST(EngineLoopRetryTest, AnUnexpectedPositionIsAbortedWithThePosition) {

@@ -17,8 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-SessionKey Key(std::string name) { return {"", std::move(name)}; }
-
 // --- Answers and sessions ---
 
 TEST(EngineLoopTest, AnAnswerIsWhatTheModelSays) {

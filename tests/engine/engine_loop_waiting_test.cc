@@ -19,8 +19,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-SessionKey Key(std::string name) { return {"", std::move(name)}; }
-
 // --- Room ---
 
 TEST(EngineLoopWaitingTest, ARequestWaitsForASlabThatWillBeFreed) {

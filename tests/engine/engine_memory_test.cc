@@ -30,8 +30,8 @@ using testing::HasSubstr;
 constexpr int kVocab = 259;
 constexpr int kFewest = 13;  // engrams that a session of the tiny model has room for
 
-Request MakeRequest(std::vector<int32_t> prompt, int tokens, const std::string& session = "",
-                    const std::string& owner = "") {
+Request OwnedRequest(std::vector<int32_t> prompt, int tokens, const std::string& session = "",
+                     const std::string& owner = "") {
   Request request;
   request.session = {owner, session};
   request.prompt.at_start = std::move(prompt);
@@ -108,7 +108,7 @@ class EngineMemoryTest : public testing::TestWithParam<BackendUnderTest> {
 TEST_P(EngineMemoryTest, ForgettingConcernsOneSessionAlone) {
   const auto run = [&](bool forgets) {
     const std::unique_ptr<Engine> engine = Make();
-    for (const char* name : {"a", "b"}) Ask(*engine, MakeRequest(Text(9, 1), 4, name));
+    for (const char* name : {"a", "b"}) Ask(*engine, OwnedRequest(Text(9, 1), 4, name));
     CHECK_OK(engine->ForkSession({"", "a"}, {"", "fork"}, absl::ZeroDuration()).status());
     if (forgets) {
       const auto forgotten = engine->ForgetSegments({"", "a"}, 0, 9);
@@ -119,7 +119,7 @@ TEST_P(EngineMemoryTest, ForgettingConcernsOneSessionAlone) {
     }
     std::map<std::string, std::vector<float>> answers;  // how likely their tokens were
     for (const char* name : {"a", "b", "fork"}) {
-      Request request = MakeRequest(Text(3, 2), 40, name);
+      Request request = OwnedRequest(Text(3, 2), 40, name);
       request.memory_use = true;
       request.logprobs = 0;
       const Outcome outcome = Ask(*engine, request);
@@ -141,7 +141,7 @@ TEST_P(EngineMemoryTest, ForgettingConcernsOneSessionAlone) {
 
 TEST_P(EngineMemoryTest, WhatCannotBeForgottenIsRefusedAndNoSessionIsLost) {
   const std::unique_ptr<Engine> engine = Make();
-  Ask(*engine, MakeRequest(Text(4, 1), 3, "s", "alice"));
+  Ask(*engine, OwnedRequest(Text(4, 1), 3, "s", "alice"));
   const SessionKey key = {"alice", "s"};
   const int64_t position = engine->GetSession(key)->position;
   struct {
@@ -167,10 +167,10 @@ TEST_P(EngineMemoryTest, WhatCannotBeForgottenIsRefusedAndNoSessionIsLost) {
   EXPECT_EQ(engine->GetSession(key)->position, position);
   EXPECT_TRUE(engine->ForgetSegments(key, 0, 1).ok());
   EXPECT_TRUE(absl::IsNotFound(engine->ForgetSegments(key, 0, 1).status())) << "it is gone";
-  EXPECT_EQ(Ask(*engine, MakeRequest({1, 2}, 3, "s", "alice")).last.status, absl::OkStatus());
+  EXPECT_EQ(Ask(*engine, OwnedRequest({1, 2}, 3, "s", "alice")).last.status, absl::OkStatus());
 
   // While a request for it runs: its reader is slow.
-  auto running = engine->Submit(MakeRequest({5}, 5000, "s", "alice")).value();
+  auto running = engine->Submit(OwnedRequest({5}, 5000, "s", "alice")).value();
   const absl::Status busy = engine->ForgetSegments(key, 1, 2).status();
   EXPECT_EQ(busy.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(busy), kReasonSessionBusy);
@@ -184,11 +184,11 @@ TEST_P(EngineMemoryTest, WhatCannotBeForgottenIsRefusedAndNoSessionIsLost) {
   const auto plain = Engine::Create(std::move(backend), *std::move(model), nullptr, {},
                                     {.max_sessions = 2, .max_rows = 2}, clock_);
   CHECK_OK(plain.status());
-  Ask(**plain, MakeRequest({1, 2}, 3, "s"));
+  Ask(**plain, OwnedRequest({1, 2}, 3, "s"));
   const absl::Status one_piece = (*plain)->ForgetSegments({"", "s"}, 0, 1).status();
   EXPECT_EQ(one_piece.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(one_piece.message()), HasSubstr("retnet is of one piece"));
-  Request use = MakeRequest({1}, 1);
+  Request use = OwnedRequest({1}, 1);
   use.memory_use = true;
   const absl::Status refused = (*plain)->Submit(use).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
@@ -205,9 +205,9 @@ TEST_P(EngineMemoryTest, UsageHasWhatTheTokensOfTheRequestAttendedTo) {
   constexpr int kAnswer = 13;
   for (const bool ahead : {false, true}) {
     const std::unique_ptr<Engine> engine = ahead ? MakeAhead(0) : Make();
-    const Outcome before = Ask(*engine, MakeRequest(first, 1, "s"));
+    const Outcome before = Ask(*engine, OwnedRequest(first, 1, "s"));
     EXPECT_FALSE(before.usage().memory_use.has_value()) << "nobody asked";
-    Request request = MakeRequest(second, kAnswer, "s");
+    Request request = OwnedRequest(second, kAnswer, "s");
     request.memory_use = true;
     const Outcome outcome = Ask(*engine, request);
     ASSERT_EQ(outcome.last.status, absl::OkStatus());
@@ -263,13 +263,13 @@ TEST_P(EngineMemoryTest, CrossingsAreReportedAndEvictionsStayKnown) {
     const std::unique_ptr<Engine> engine = ahead ? MakeAhead(kFewest) : Make(kFewest);
     const EngramStats& stats = engine->stats().engrams;
     EXPECT_TRUE(stats.exist);
-    const Outcome early = Ask(*engine, MakeRequest(Text(2, 1), 3, "s"));
+    const Outcome early = Ask(*engine, OwnedRequest(Text(2, 1), 3, "s"));
     EXPECT_FALSE(early.usage().memory_evicted);
     EXPECT_EQ(stats.long_term.count(), 2);
     EXPECT_EQ(stats.evictions.value(), 0);
     // Several segments of a row in a step, and several rows.
-    auto other = engine->Submit(MakeRequest(Text(20, 2), 60, "other")).value();
-    const Outcome late = Ask(*engine, MakeRequest(Text(20, 3), 60, "s"));
+    auto other = engine->Submit(OwnedRequest(Text(20, 2), 60, "other")).value();
+    const Outcome late = Ask(*engine, OwnedRequest(Text(20, 3), 60, "s"));
     EXPECT_TRUE(late.usage().memory_evicted);
     const Outcome beside = Collect(*other);
     const auto crossings = [&](const Outcome& outcome) {
@@ -291,20 +291,20 @@ TEST_P(EngineMemoryTest, CrossingsAreReportedAndEvictionsStayKnown) {
     fed.insert(fed.end(), beside.tokens.begin(), beside.tokens.end() - 1);
     FeedSlot(*driver, 0, fed, {30});
     const int32_t evictions = ReadMemoriaState(*driver, 0).facts[kEngramsEvicted];
-    Request ask = MakeRequest({3}, 1, "other");
+    Request ask = OwnedRequest({3}, 1, "other");
     ask.memory_use = true;
     const Outcome told = Ask(*engine, ask);
     EXPECT_EQ(told.usage().memory_use->evictions, evictions);
     EXPECT_TRUE(told.usage().memory_evicted);
-    Request ask_s = MakeRequest({3}, 1, "s");
+    Request ask_s = OwnedRequest({3}, 1, "s");
     ask_s.memory_use = true;
     EXPECT_EQ(stats.evictions.value(),
               evictions + Ask(*engine, ask_s).usage().memory_use->evictions);
     // Copies know it, too, and sessions of that name that come after do not.
     CHECK_OK(engine->ForkSession({"", "s"}, {"", "fork"}, absl::ZeroDuration()).status());
-    EXPECT_TRUE(Ask(*engine, MakeRequest({3}, 1, "fork")).usage().memory_evicted);
+    EXPECT_TRUE(Ask(*engine, OwnedRequest({3}, 1, "fork")).usage().memory_evicted);
     CHECK_OK(engine->DeleteSession({"", "s"}));
-    EXPECT_FALSE(Ask(*engine, MakeRequest({3}, 1, "s")).usage().memory_evicted);
+    EXPECT_FALSE(Ask(*engine, OwnedRequest({3}, 1, "s")).usage().memory_evicted);
   }
 }
 

@@ -23,8 +23,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-SessionKey Key(std::string name) { return {"", std::move(name)}; }
-
 int64_t RejectedFor(const EngineStats& stats, absl::string_view reason) {
   const auto reasons = EngineStats::RejectReasons();
   for (size_t i = 0; i < reasons.size(); ++i) {

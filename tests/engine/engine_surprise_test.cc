@@ -19,6 +19,7 @@
 #include "engine/status_payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/greedy_request.h"
 #include "tests/engine/outcome.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
@@ -30,19 +31,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int kVocab = 259;
-
-Request MakeRequest(std::vector<int32_t> prompt, int tokens, const std::string& session = "") {
-  Request request;
-  request.session.name = session;
-  request.prompt.at_start = std::move(prompt);
-  request.prompt.same_everywhere = true;
-  request.sampling.temperature = 0;
-  request.stop.max_tokens = tokens;
-  request.stop.ignore_eos = true;
-  request.logprobs = 0;
-  return request;
-}
+constexpr int kSurpriseVocab = 259;
 
 class EngineSurpriseTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
@@ -112,7 +101,7 @@ TEST_P(EngineSurpriseTest, UsageHasTheMeanLossOfWhatWasFedAndCountersHaveAllOfIt
     MakeTiny(shape, folder);
     const std::unique_ptr<Engine> engine = Make(folder.path());
     // Prompts longer than a step, and than a segment.
-    Request request = MakeRequest(RandomTokens(37, kVocab, 1), 20, "s");
+    Request request = GreedyRequest(RandomTokens(37, kSurpriseVocab, 1), 20, "s");
     request.surprise = true;
     const Outcome outcome = Ask(*engine, request);
     ASSERT_EQ(outcome.status(), absl::OkStatus()) << shape;
@@ -139,7 +128,7 @@ TEST_P(EngineSurpriseTest, UsageHasTheMeanLossOfWhatWasFedAndCountersHaveAllOfIt
     sum /= static_cast<double>(info.trained.size() * fed.size());
     EXPECT_NEAR(sum, *outcome.last.usage.surprise, 1e-6 * want) << shape;
     EXPECT_EQ(training.divergences.value(), 0);
-    EXPECT_FALSE(Ask(*engine, MakeRequest({5}, 2, "s")).last.usage.surprise.has_value())
+    EXPECT_FALSE(Ask(*engine, GreedyRequest({5}, 2, "s")).last.usage.surprise.has_value())
         << "nobody asked";
   }
 }
@@ -149,7 +138,7 @@ TEST_P(EngineSurpriseTest, ModelsOfOtherMemoriesHaveNone) {
   MakeTiny("mom-tiny", folder);
   const std::unique_ptr<Engine> engine = Make(folder.path());
   EXPECT_EQ(engine->stats().training.groups.count(), 0);
-  Request request = MakeRequest({1, 2}, 2);
+  Request request = GreedyRequest({1, 2}, 2);
   request.surprise = true;
   const absl::Status refused = engine->Submit(request).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
@@ -185,13 +174,13 @@ void MakeDiverging(const TestFolder& folder) {
 
 // Normal tokens.
 std::vector<int32_t> Harmless(int count, uint64_t seed) {
-  std::vector<int32_t> tokens = RandomTokens(count, kVocab, seed);
+  std::vector<int32_t> tokens = RandomTokens(count, kSurpriseVocab, seed);
   for (int32_t& token : tokens) token = token == kPoison ? kPoison + 1 : token;
   return tokens;
 }
 
 Request HarmlessRequest(const std::string& session) {
-  Request request = MakeRequest(Harmless(21, 3), 40, session);
+  Request request = GreedyRequest(Harmless(21, 3), 40, session);
   request.sampling.logit_bias = {{kPoison, -100}};
   return request;
 }
@@ -232,8 +221,8 @@ TEST_P(EngineSurpriseTest, AMemoryThatDivergesFailsItsRequestAlone) {
     // One diverges while it reads, in the middle of a prompt; one when it has been given the token
     // often enough; and one is well, before, beside and after them.
     auto well = engine->Submit(HarmlessRequest("well")).value();
-    auto reads = engine->Submit(MakeRequest(prompt, 4, "reads")).value();
-    Request draws = MakeRequest(Harmless(9, 5), 30, "draws");
+    auto reads = engine->Submit(GreedyRequest(prompt, 4, "reads")).value();
+    Request draws = GreedyRequest(Harmless(9, 5), 30, "draws");
     draws.sampling.logit_bias = {{kPoison, 100}};
     auto drawn = engine->Submit(draws).value();
     ExpectDiverged(*engine, Collect(*reads), "reads", 10, 22);
@@ -258,10 +247,10 @@ TEST_P(EngineSurpriseTest, AMemoryThatDivergesFailsItsRequestAlone) {
     EXPECT_EQ(engine->health(), absl::OkStatus());
     // Its slab is anybody's again, and so is the name.
     EXPECT_EQ(Ask(*engine, HarmlessRequest("reads")).status(), absl::OkStatus());
-    Request gone = MakeRequest({1}, 1, "draws");
+    Request gone = GreedyRequest({1}, 1, "draws");
     gone.create_session = false;
     EXPECT_TRUE(absl::IsNotFound(Ask(*engine, gone).status()));
-    EXPECT_EQ(Ask(*engine, MakeRequest({1}, 1, "well")).status(), absl::OkStatus());
+    EXPECT_EQ(Ask(*engine, GreedyRequest({1}, 1, "well")).status(), absl::OkStatus());
   }
 }
 

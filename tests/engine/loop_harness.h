@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -44,6 +45,9 @@ struct HarnessOptions {
                           .stream_capacity_events = 1000,
                           .max_decode_slowdown = 2.7};
 };
+
+// The key of a session that everybody may use.
+inline SessionKey Key(std::string name) { return {"", std::move(name)}; }
 
 // All events of a request, put together.
 struct Answer {

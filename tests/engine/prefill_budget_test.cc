@@ -12,19 +12,19 @@ namespace {
 
 // A machine whose step takes `base` + `per_row` d + `per_token` c, and a prompt that never ends
 // beside `rows` decoding rows.
-struct Machine {
+struct PrefillMachine {
   double base, per_row, per_token;
   double noise = 0;  // relative, either way
 
   double Seconds(int rows, int tokens) const { return base + per_row * rows + per_token * tokens; }
 };
 
-struct Outcome {
+struct PrefillOutcome {
   double worst_slowdown;  // 99th percentile of step time over that of decoding alone
   double prefill_share;   // tokens per second over those of the prompt alone
 };
 
-Outcome Simulate(const Machine& machine, int rows, uint64_t seed) {
+PrefillOutcome Simulate(const PrefillMachine& machine, int rows, uint64_t seed) {
   constexpr int kMaxTokens = 512;
   PrefillBudget budget(kMaxTokens, /*max_rows=*/256, /*slowdown=*/2.4);
   std::mt19937 random(seed);
@@ -66,16 +66,16 @@ TEST(PrefillBudgetTest, AnUnknownRowCountIsMeasuredAloneOnce) {
 }
 
 TEST(PrefillBudgetTest, DecodingKeepsItsPaceAndThePromptHalfItsSpeed) {
-  const Machine machines[] = {
+  const PrefillMachine machines[] = {
       {.base = 0.030, .per_row = 0.0005, .per_token = 0.0020},   // memory-bound decoding
       {.base = 0.005, .per_row = 0.0040, .per_token = 0.0050},   // compute-bound
       {.base = 0.001, .per_row = 0.0001, .per_token = 0.00002},  // a fast device
   };
-  for (const Machine& machine : machines) {
+  for (const PrefillMachine& machine : machines) {
     for (const double noise : {0.0, 0.1}) {
-      Machine noisy = machine;
+      PrefillMachine noisy = machine;
       noisy.noise = noise;
-      const Outcome outcome = Simulate(noisy, /*rows=*/32, /*seed=*/9);
+      const PrefillOutcome outcome = Simulate(noisy, /*rows=*/32, /*seed=*/9);
       EXPECT_LE(outcome.worst_slowdown, 3.0) << machine.per_token << " noise " << noise;
       EXPECT_GE(outcome.prefill_share, 0.5) << machine.per_token << " noise " << noise;
     }

@@ -289,7 +289,7 @@ TEST(SessionTableTest, ListsOneOwnersSessionsByName) {
   EXPECT_EQ(found[1]->key.name, "b2");
 }
 
-TokenEvent Text(std::string text) {
+TokenEvent OneText(std::string text) {
   TokenEvent event;
   event.text = std::move(text);
   event.token_ids = {1};
@@ -312,15 +312,15 @@ TEST(IdempotencyTableTest, OldestEndedKeysAreForgottenRunningOnesNever) {
 TEST(IdempotencyTableTest, RecordsMergeAndAreBounded) {
   IdempotencyTable table(10, /*max_bytes=*/static_cast<int64_t>(sizeof(TokenEvent)) + 4'100);
   KeyRecord& first = table.Insert("", "first", 1);
-  for (int i = 0; i < 5; ++i) table.Append(first, Text("ab"));
+  for (int i = 0; i < 5; ++i) table.Append(first, OneText("ab"));
   EXPECT_EQ(first.events.size(), 1);
   EXPECT_EQ(first.events[0].text, "ababababab");
   table.End(first, KeyState::kFinished, 3, 0);
   KeyRecord& second = table.Insert("", "second", 2);
-  table.Append(second, Text(std::string(4'000, 'x')));
+  table.Append(second, OneText(std::string(4'000, 'x')));
   EXPECT_TRUE(first.dropped_events) << "the oldest answer made room";
   EXPECT_FALSE(second.dropped_events);
-  table.Append(second, Text(std::string(4'000, 'x')));
+  table.Append(second, OneText(std::string(4'000, 'x')));
   EXPECT_TRUE(second.dropped_events) << "too large by itself";
   EXPECT_EQ(table.bytes(), 0);
   EXPECT_EQ(table.Find("", "first")->position, 3);

@@ -25,7 +25,7 @@ namespace {
 
 using testing::HasSubstr;
 
-Request MakeRequest(std::vector<int32_t> prompt, int tokens, const std::string& session) {
+Request PenalizedRequest(std::vector<int32_t> prompt, int tokens, const std::string& session) {
   Request request;
   request.session.name = session;
   request.prompt.at_start = std::move(prompt);
@@ -92,7 +92,7 @@ TEST_P(EveryModelTest, ASessionGoesOnHereAndElsewhereAsTheOriginalDoes) {
     const auto engine = Make(AvailableBackends().front().Make());
     const auto elsewhere = Make(AvailableBackends().front().Make());
     const std::vector<int32_t> first = Text(*engine, 70, 1), second = Text(*engine, 9, 2);
-    Ask(*engine, MakeRequest(first, 5, "a"));
+    Ask(*engine, PenalizedRequest(first, 5, "a"));
     const std::string file = Export(*engine, {"", "a"});
     EXPECT_EQ(Export(*engine, {"", "a"}).size(), file.size());
     for (Engine* target : {engine.get(), elsewhere.get()}) {
@@ -102,9 +102,9 @@ TEST_P(EveryModelTest, ASessionGoesOnHereAndElsewhereAsTheOriginalDoes) {
       EXPECT_EQ(imported->session.position, engine->GetSession({"", "a"})->position);
       EXPECT_TRUE(imported->session.has_pending_token);
     }
-    const Outcome want = Ask(*engine, MakeRequest(second, 12, "a"));
+    const Outcome want = Ask(*engine, PenalizedRequest(second, 12, "a"));
     for (Engine* target : {engine.get(), elsewhere.get()}) {
-      const Outcome got = Ask(*target, MakeRequest(second, 12, "b"));
+      const Outcome got = Ask(*target, PenalizedRequest(second, 12, "b"));
       EXPECT_EQ(got.tokens, want.tokens);
       EXPECT_EQ(got.logprobs, want.logprobs);
     }
@@ -127,17 +127,17 @@ TEST_F(SessionTransferTest, AnotherStateDtypeIsConvertedAndSaidSo) {
   const auto reference = Make(MakeReference());
   const auto cpu = Make(AvailableBackends().front().Make());
   const std::vector<int32_t> text = Text(*cpu, 40, 1), more = Text(*cpu, 5, 2);
-  Ask(*reference, MakeRequest(text, 3, "a"));
+  Ask(*reference, PenalizedRequest(text, 3, "a"));
   const auto down =
       cpu->ImportSession({"", "b"}, absl::ZeroDuration(), Export(*reference, {"", "a"}));
   ASSERT_EQ(down.status(), absl::OkStatus());
   EXPECT_EQ(down->file_state_dtype, "f64");
   EXPECT_EQ(down->state_dtype, "f32");
   EXPECT_GT(down->rounded_tensors, 0);
-  const Outcome want = Ask(*reference, MakeRequest(more, 8, "a"));
-  EXPECT_EQ(Ask(*cpu, MakeRequest(more, 8, "b")).tokens, want.tokens);
+  const Outcome want = Ask(*reference, PenalizedRequest(more, 8, "a"));
+  EXPECT_EQ(Ask(*cpu, PenalizedRequest(more, 8, "b")).tokens, want.tokens);
 
-  Ask(*cpu, MakeRequest(text, 3, "c"));
+  Ask(*cpu, PenalizedRequest(text, 3, "c"));
   const auto up =
       reference->ImportSession({"", "d"}, absl::ZeroDuration(), Export(*cpu, {"", "c"}));
   ASSERT_EQ(up.status(), absl::OkStatus());
@@ -150,7 +150,7 @@ TEST_F(SessionTransferTest, WhoMayDoWhatWhen) {
                            {.max_sessions = 2, .owner_session_limit = [](const std::string& owner) {
                               return owner == "poor" ? 1 : 0;
                             }});
-  Request request = MakeRequest(Text(*engine, 20, 1), 3, "a");
+  Request request = PenalizedRequest(Text(*engine, 20, 1), 3, "a");
   request.session.owner = "alice";
   Ask(*engine, request);
   const std::string file = Export(*engine, {"alice", "a"});
@@ -170,7 +170,7 @@ TEST_F(SessionTransferTest, WhoMayDoWhatWhen) {
   EXPECT_EQ(engine->stats().sessions.value(), 2);
 
   // While a request for it runs: its reader is slow.
-  Request slow = MakeRequest({1}, 5000, "a");
+  Request slow = PenalizedRequest({1}, 5000, "a");
   slow.session.owner = "alice";
   auto running = engine->Submit(slow).value();
   ASSERT_TRUE(running->Next(absl::Seconds(60)).has_value());
@@ -182,7 +182,7 @@ TEST_F(SessionTransferTest, AnotherModelRefusesIt) {
   const std::vector<ModelSpec> specs = ConformanceSpecs("gated_deltanet");
   MakeFolder(specs.front(), folder_);
   const auto engine = Make(AvailableBackends().front().Make());
-  Ask(*engine, MakeRequest(Text(*engine, 20, 1), 3, "a"));
+  Ask(*engine, PenalizedRequest(Text(*engine, 20, 1), 3, "a"));
   const std::string file = Export(*engine, {"", "a"});
   ModelSpec other = specs.front();
   other.seed += 1;
@@ -207,7 +207,7 @@ TEST_F(SessionTransferTest, ParkedSessionsMakeRoomAndAreExported) {
   const auto engine = Make(AvailableBackends().front().Make(),
                            {.max_sessions = 1, .host_state_memory_bytes = int64_t{16} << 20});
   const std::vector<int32_t> text = Text(*engine, 30, 1), more = Text(*engine, 4, 2);
-  Ask(*engine, MakeRequest(text, 3, "a"));
+  Ask(*engine, PenalizedRequest(text, 3, "a"));
   const std::string file = Export(*engine, {"", "a"});
   for (const char* name : {"b", "c"}) {
     ASSERT_EQ(engine->ImportSession({"", name}, absl::ZeroDuration(), file).status(),
@@ -218,9 +218,9 @@ TEST_F(SessionTransferTest, ParkedSessionsMakeRoomAndAreExported) {
   EXPECT_EQ(again.size(), file.size());
   ASSERT_EQ(engine->ImportSession({"", "d"}, absl::ZeroDuration(), again).status(),
             absl::OkStatus());
-  const Outcome want = Ask(*engine, MakeRequest(more, 6, "a"));
+  const Outcome want = Ask(*engine, PenalizedRequest(more, 6, "a"));
   for (const char* name : {"b", "c", "d"}) {
-    const Outcome got = Ask(*engine, MakeRequest(more, 6, name));
+    const Outcome got = Ask(*engine, PenalizedRequest(more, 6, name));
     EXPECT_EQ(got.tokens, want.tokens) << name;
     EXPECT_EQ(got.logprobs, want.logprobs) << name;
   }

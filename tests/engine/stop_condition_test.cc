@@ -11,17 +11,17 @@ namespace mneme {
 namespace {
 
 // Feeds pieces as tokens 100, 101, ... and collects what is shown.
-struct Shown {
+struct ShownText {
   std::string shown;
   std::vector<std::string> shown_after;  // each piece
   StopCondition::Outcome outcome;
   int pieces = 0;
 };
 
-Shown Feed(const StopParams& params, const std::vector<std::string>& pieces) {
+ShownText Feed(const StopParams& params, const std::vector<std::string>& pieces) {
   const StopRules rules(params, {});
   StopCondition stop(rules);
-  Shown run;
+  ShownText run;
   for (const std::string& piece : pieces) {
     run.outcome = stop.OnToken(100 + run.pieces++, piece, run.shown);
     run.shown_after.push_back(run.shown);
@@ -38,14 +38,14 @@ StopParams Strings(std::vector<std::string> strings, int max_tokens = 100) {
 }
 
 TEST(StopConditionTest, AStopStringInsideATokenIsCutExactly) {
-  const Shown run = Feed(Strings({"END"}), {"abc", "dENDef"});
+  const ShownText run = Feed(Strings({"END"}), {"abc", "dENDef"});
   EXPECT_EQ(run.shown, "abcd");
   EXPECT_EQ(run.outcome.finish, FinishReason::kStop);
   EXPECT_EQ(run.outcome.matched, "END");
 }
 
 TEST(StopConditionTest, AStopStringAcrossTokensIsNeverShown) {
-  const Shown run = Feed(Strings({"END"}), {"abE", "N", "Dx"});
+  const ShownText run = Feed(Strings({"END"}), {"abE", "N", "Dx"});
   EXPECT_EQ(run.shown_after[0], "ab");
   EXPECT_EQ(run.shown_after[1], "ab");
   EXPECT_EQ(run.shown, "ab");
@@ -53,7 +53,7 @@ TEST(StopConditionTest, AStopStringAcrossTokensIsNeverShown) {
 }
 
 TEST(StopConditionTest, WhatTurnsOutToBeTextIsShownLater) {
-  const Shown run = Feed(Strings({"END"}), {"EN", "EN", "D!"});
+  const ShownText run = Feed(Strings({"END"}), {"EN", "EN", "D!"});
   EXPECT_EQ(run.shown_after[0], "");
   EXPECT_EQ(run.shown_after[1], "EN");
   EXPECT_EQ(run.shown, "EN");
@@ -66,13 +66,13 @@ TEST(StopConditionTest, ARepeatedPrefixIsNotMissed) {
 }
 
 TEST(StopConditionTest, TheStringThatIsCompleteFirstWins) {
-  const Shown run = Feed(Strings({"abcdef", "cd"}), {"abcdef"});
+  const ShownText run = Feed(Strings({"abcdef", "cd"}), {"abcdef"});
   EXPECT_EQ(run.shown, "ab");
   EXPECT_EQ(run.outcome.matched, "cd");
 }
 
 TEST(StopConditionTest, OfStringsThatEndTogetherTheLongestWins) {
-  const Shown run = Feed(Strings({"d", "bcd"}), {"abcd"});
+  const ShownText run = Feed(Strings({"d", "bcd"}), {"abcd"});
   EXPECT_EQ(run.shown, "a");
   EXPECT_EQ(run.outcome.matched, "bcd");
 }
@@ -80,12 +80,12 @@ TEST(StopConditionTest, OfStringsThatEndTogetherTheLongestWins) {
 TEST(StopConditionTest, AMatchedStringIsKeptIfAskedFor) {
   StopParams params = Strings({"END"});
   params.include_stop_in_output = true;
-  const Shown run = Feed(params, {"abEN", "Dxy"});
+  const ShownText run = Feed(params, {"abEN", "Dxy"});
   EXPECT_EQ(run.shown, "abEND");
 }
 
 TEST(StopConditionTest, StopStringsOfSeveralBytesPerCharacterAreCutBetweenCharacters) {
-  const Shown run = Feed(Strings({"é!"}), {"aè", "é", "é", "!"});
+  const ShownText run = Feed(Strings({"é!"}), {"aè", "é", "é", "!"});
   EXPECT_EQ(run.shown_after[0], "aè");
   EXPECT_EQ(run.shown_after[1], "aè");
   EXPECT_EQ(run.shown, "aèé");
@@ -94,7 +94,7 @@ TEST(StopConditionTest, StopStringsOfSeveralBytesPerCharacterAreCutBetweenCharac
 TEST(StopConditionTest, StringsBeforeMinTokensAreText) {
   StopParams params = Strings({"ab"});
   params.min_tokens = 3;
-  const Shown run = Feed(params, {"ab", "ab", "cab"});
+  const ShownText run = Feed(params, {"ab", "ab", "cab"});
   EXPECT_EQ(run.shown, "ababc");
   EXPECT_EQ(run.pieces, 3);
   EXPECT_EQ(run.outcome.matched, "ab");
@@ -107,7 +107,7 @@ TEST(StopConditionTest, AStringThatBeganBeforeMinTokensStillMatches) {
 }
 
 TEST(StopConditionTest, LengthShowsWhatWasHeldBack) {
-  const Shown run = Feed(Strings({"END"}, /*max_tokens=*/2), {"a", "EN"});
+  const ShownText run = Feed(Strings({"END"}, /*max_tokens=*/2), {"a", "EN"});
   EXPECT_EQ(run.shown, "aEN");
   EXPECT_EQ(run.outcome.finish, FinishReason::kLength);
 }

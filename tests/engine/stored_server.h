@@ -14,8 +14,6 @@
 
 namespace mneme {
 
-inline SessionKey Key(std::string name) { return {"", std::move(name)}; }
-
 // A server on a disk, which can be started again.
 class Server {
  public:

@@ -185,7 +185,7 @@ TEST(ClassifyKindTest, EachKindOfModelRefusesTheOthersRequests) {
   RunningServer classifies({}, "roberta");
   v1::GenerateRequest generate;
   generate.mutable_token_ids()->add_ids(5);
-  const Answer answer = classifies.Generate(generate);
+  const Reply answer = classifies.Generate(generate);
   EXPECT_EQ(answer.status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(DetailsOf(answer.status).reason, "WRONG_KIND_OF_MODEL");
   v1::ChatRequest chat;

@@ -24,17 +24,17 @@ class Occupant {
   ~Occupant() { Join(); }
 
   void WaitUntilRunning() { running_.WaitForNotification(); }
-  const Answer& Join() {
+  const Reply& Join() {
     cancel_.Cancel();
     return Wait();
   }
-  const Answer& Wait() {
+  const Reply& Wait() {
     if (thread_.joinable()) thread_.join();
     return answer_;
   }
 
  private:
-  Answer answer_;
+  Reply answer_;
   absl::Notification running_;
   CancelToken cancel_;
   std::thread thread_;
@@ -61,7 +61,7 @@ TEST(LimitsTest, ARequestWaitsForAPlaceThatWillBeFree) {
   RunningServer server({"--max-sessions=1"});
   Occupant occupant(server, "");
   occupant.WaitUntilRunning();
-  Answer answer;
+  Reply answer;
   std::thread waiting([&] { answer = server.Generate(Greedy("a", 3)); });
   while (server.client().GetInfo()->statistics().requests_waiting() == 0) {
   }
@@ -122,7 +122,7 @@ TEST(LimitsTest, RequestsMayBeBounded) {
 
 TEST(LimitsTest, ADrainLetsRunningRequestsFinish) {
   RunningServer server;
-  Answer answer;
+  Reply answer;
   absl::Notification running;
   std::thread thread(
       [&] { answer = RunningServer::Generate(server.client(), Greedy("a", 500), &running); });

@@ -23,7 +23,7 @@
 namespace mneme {
 
 // Everything that one Generate call said.
-struct Answer {
+struct Reply {
   absl::Status status;
   std::string text;  // of choice 0, without an echoed prompt
   std::vector<int32_t> tokens;
@@ -72,11 +72,11 @@ class RunningServer {
   std::string target() const { return absl::StrCat("127.0.0.1:", server_->port()); }
 
   // Blocks until the stream has ended.
-  Answer Generate(const v1::GenerateRequest& request) { return Generate(*client_, request); }
-  static Answer Generate(Client& client, const v1::GenerateRequest& request,
-                         absl::Notification* first_message = nullptr,
-                         CancelToken* cancel = nullptr) {
-    Answer answer;
+  Reply Generate(const v1::GenerateRequest& request) { return Generate(*client_, request); }
+  static Reply Generate(Client& client, const v1::GenerateRequest& request,
+                        absl::Notification* first_message = nullptr,
+                        CancelToken* cancel = nullptr) {
+    Reply answer;
     answer.status = client.Generate(
         request,
         [&](const v1::GenerateResponse& response) {

@@ -21,7 +21,7 @@ using ::testing::SizeIs;
 
 class ServingTest : public ::testing::Test {
  protected:
-  Answer Generate(const v1::GenerateRequest& request) { return server_.Generate(request); }
+  Reply Generate(const v1::GenerateRequest& request) { return server_.Generate(request); }
   int64_t Position(const std::string& session) {
     const auto info = server_.client().GetSession(session);
     EXPECT_TRUE(info.ok()) << info.status();
@@ -41,7 +41,7 @@ TEST_F(ServingTest, GreedyTokensAreThoseOfTheReference) {
   const Golden golden = ReadGolden("mom");
   v1::GenerateRequest request = Greedy("", static_cast<int>(golden.greedy.size()));
   for (int i = 0; i < 16; ++i) request.mutable_token_ids()->add_ids(golden.input_ids[i]);
-  const Answer answer = Generate(request);
+  const Reply answer = Generate(request);
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_THAT(answer.tokens, ElementsAreArray(golden.greedy));
   EXPECT_EQ(answer.finished.usage().prompt_tokens(), 16);
@@ -50,9 +50,9 @@ TEST_F(ServingTest, GreedyTokensAreThoseOfTheReference) {
 }
 
 TEST_F(ServingTest, AContinuedSessionEqualsAFreshOne) {
-  const Answer first = Generate(Greedy("The sea ", 10, "s"));
+  const Reply first = Generate(Greedy("The sea ", 10, "s"));
   ASSERT_TRUE(first.status.ok()) << first.status;
-  const Answer second = Generate(Greedy(" and the land ", 10, "s"));
+  const Reply second = Generate(Greedy(" and the land ", 10, "s"));
   ASSERT_TRUE(second.status.ok()) << second.status;
   EXPECT_EQ(second.started.resumed_tokens(), first.finished.session().position() - 1)
       << "all but the pending token";
@@ -69,7 +69,7 @@ TEST_F(ServingTest, TokenIdsContinueASessionAsTextDoes) {
   ASSERT_TRUE(Fork("text", "ids").ok());
   v1::GenerateRequest ids = Greedy("", 10, "ids");
   for (const char c : std::string(" and")) ids.mutable_token_ids()->add_ids(c);
-  const Answer from_ids = Generate(ids);
+  const Reply from_ids = Generate(ids);
   ASSERT_TRUE(from_ids.status.ok()) << from_ids.status;
   EXPECT_EQ(from_ids.finished.usage().prompt_tokens(), 1 + 4) << "the pending token, and the ids";
   EXPECT_THAT(Generate(Greedy(" and", 10, "text")).tokens, ElementsAreArray(from_ids.tokens));
@@ -87,10 +87,10 @@ TEST_F(ServingTest, SessionCommandsDoNotWaitForLongTexts) {
 }
 
 TEST_F(ServingTest, AnEmptyPromptGoesOnFromThePendingToken) {
-  const Answer whole = Generate(Greedy("abc", 20));
-  const Answer first = Generate(Greedy("abc", 12, "s"));
+  const Reply whole = Generate(Greedy("abc", 20));
+  const Reply first = Generate(Greedy("abc", 12, "s"));
   EXPECT_TRUE(first.finished.session().has_pending_token());
-  const Answer rest = Generate(Greedy("", 8, "s"));
+  const Reply rest = Generate(Greedy("", 8, "s"));
   ASSERT_TRUE(rest.status.ok()) << rest.status;
   std::vector<int32_t> both = first.tokens;
   both.insert(both.end(), rest.tokens.begin(), rest.tokens.end());
@@ -100,22 +100,22 @@ TEST_F(ServingTest, AnEmptyPromptGoesOnFromThePendingToken) {
 TEST_F(ServingTest, AForkRemembersTheSameAndLeavesItsParentAlone) {
   ASSERT_TRUE(Generate(Greedy("once upon", 5, "parent")).status.ok());
   ASSERT_TRUE(Fork("parent", "child").ok());
-  const Answer child = Generate(Greedy(" a time", 12, "child"));
+  const Reply child = Generate(Greedy(" a time", 12, "child"));
   EXPECT_EQ(Position("parent"), 9 + 5);
-  const Answer parent = Generate(Greedy(" a time", 12, "parent"));
+  const Reply parent = Generate(Greedy(" a time", 12, "parent"));
   EXPECT_THAT(parent.tokens, ElementsAreArray(child.tokens));
   EXPECT_EQ(Fork("parent", "child").status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(Fork("nobody", "x").status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(ServingTest, SessionsDoNotMix) {
-  const Answer alone = Generate(Greedy("red ", 16, "a"));
+  const Reply alone = Generate(Greedy("red ", 16, "a"));
   std::vector<std::thread> others;
   for (int i = 0; i < 8; ++i) {
     others.emplace_back(
         [this, i] { EXPECT_TRUE(Generate(Greedy("noise " + std::to_string(i), 40)).status.ok()); });
   }
-  const Answer crowded = Generate(Greedy("red ", 16, "b"));
+  const Reply crowded = Generate(Greedy("red ", 16, "b"));
   for (std::thread& thread : others) thread.join();
   EXPECT_THAT(crowded.tokens, ElementsAreArray(alone.tokens));
 }
@@ -123,7 +123,7 @@ TEST_F(ServingTest, SessionsDoNotMix) {
 TEST_F(ServingTest, ABusySessionIsNotSharedAndACancelLeavesWhatWasFed) {
   CancelToken cancel;
   absl::Notification running;
-  Answer endless;
+  Reply endless;
   std::thread first([&] {
     endless = RunningServer::Generate(server_.client(), Endless("s"), &running, &cancel);
   });
@@ -144,7 +144,7 @@ TEST_F(ServingTest, ABusySessionIsNotSharedAndACancelLeavesWhatWasFed) {
 
   // The session holds the same as a fresh one that was fed the same.
   const int64_t generated = info->position() - 9;
-  const Answer same = Generate(Greedy("on and on", static_cast<int>(generated)));
+  const Reply same = Generate(Greedy("on and on", static_cast<int>(generated)));
   v1::GenerateRequest fresh = Greedy("", 8);
   for (const char c : std::string("on and on")) fresh.mutable_token_ids()->add_ids(c);
   for (const int32_t id : same.tokens) fresh.mutable_token_ids()->add_ids(id);
@@ -153,7 +153,7 @@ TEST_F(ServingTest, ABusySessionIsNotSharedAndACancelLeavesWhatWasFed) {
 }
 
 TEST_F(ServingTest, ADeadlineEndsTheRequestAndTheSessionGoesOn) {
-  Answer late;
+  Reply late;
   std::string session;
   // As much time as it takes to be given a token.
   for (absl::Duration timeout = absl::Milliseconds(250); late.tokens.empty(); timeout *= 2) {
@@ -172,8 +172,8 @@ TEST_F(ServingTest, ADeadlineEndsTheRequestAndTheSessionGoesOn) {
 TEST_F(ServingTest, ARetryWithTheSameKeyIsReplayedAndFeedsNothing) {
   v1::GenerateRequest request = Greedy("only once", 6, "s");
   request.set_idempotency_key("key-1");
-  const Answer first = Generate(request);
-  const Answer again = Generate(request);
+  const Reply first = Generate(request);
+  const Reply again = Generate(request);
   ASSERT_TRUE(again.status.ok()) << again.status;
   EXPECT_FALSE(first.finished.replayed());
   EXPECT_TRUE(again.finished.replayed());
@@ -184,7 +184,7 @@ TEST_F(ServingTest, ARetryWithTheSameKeyIsReplayedAndFeedsNothing) {
   EXPECT_FALSE(again.finished.session_gone());
 
   ASSERT_EQ(server_.client().DeleteSession("s"), absl::OkStatus());
-  const Answer late = Generate(request);
+  const Reply late = Generate(request);
   ASSERT_TRUE(late.status.ok()) << late.status;
   EXPECT_EQ(late.text, first.text);
   EXPECT_TRUE(late.finished.session_gone());
@@ -207,7 +207,7 @@ TEST_F(ServingTest, ALegalFieldCostsNoSession) {
   const int64_t position = Generate(Greedy("start", 4, "s")).finished.session().position();
   v1::GenerateRequest request = Greedy(" more", 4, "s");
   request.mutable_sampling()->set_repetition_penalty(1e-38f);
-  const Answer answer = Generate(request);
+  const Reply answer = Generate(request);
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.tokens.size(), 4u);
   EXPECT_EQ(Position("s"), position + 9);
@@ -235,7 +235,7 @@ TEST_F(ServingTest, ADetachedRequestFinishesWithoutItsClient) {
   running.WaitForNotification();
   cancel.Cancel();
   leaver.join();
-  const Answer answer = Generate(request);
+  const Reply answer = Generate(request);
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_THAT(answer.tokens, SizeIs(300));
   EXPECT_TRUE(answer.finished.replayed());
@@ -246,12 +246,12 @@ TEST_F(ServingTest, SeedsRepeatAndChoicesDiffer) {
   request.mutable_sampling()->set_temperature(1.5);
   request.mutable_sampling()->set_seed(7);
   request.mutable_response()->set_n(3);
-  const auto texts = [](const Answer& answer) {
+  const auto texts = [](const Reply& answer) {
     std::vector<std::string> result(3);
     for (const v1::Output& output : answer.outputs) result[output.choice()] += output.text();
     return result;
   };
-  const Answer first = Generate(request);
+  const Reply first = Generate(request);
   ASSERT_TRUE(first.status.ok()) << first.status;
   EXPECT_EQ(first.finished.seed(), 7);
   EXPECT_EQ(first.finished.usage().completion_tokens(), 72);
@@ -271,7 +271,7 @@ TEST_F(ServingTest, StopStringsEndTheTextWhereTheyBegin) {
   ASSERT_EQ(whole.size(), 40u);
   const std::string stop = whole.substr(6, 3);
   request.mutable_stopping()->add_stop_strings(stop);
-  const Answer answer = Generate(request);
+  const Reply answer = Generate(request);
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.text, whole.substr(0, whole.find(stop)));
   EXPECT_EQ(answer.outputs.back().finish_reason(), v1::FINISH_REASON_STOP);
@@ -283,7 +283,7 @@ TEST_F(ServingTest, LogprobsAndEchoCoverPromptAndAnswer) {
   request.mutable_response()->set_logprobs(2);
   request.mutable_response()->set_prompt_logprobs(1);
   request.mutable_response()->set_echo(true);
-  const Answer answer = Generate(request);
+  const Reply answer = Generate(request);
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   std::string prompt;
   int prompt_logprobs = 0;

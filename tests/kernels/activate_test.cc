@@ -16,7 +16,7 @@ constexpr Activation kActivations[] = {
     Activation::kIdentity,    Activation::kSilu,       Activation::kSigmoid,
     Activation::kRelu,        Activation::kEluPlusOne, Activation::kTanh,
     Activation::kSquaredRelu, Activation::kGeluTanh,   Activation::kGelu};
-constexpr int kDims[] = {1, 3, 16, 33, 65, 300};
+constexpr int kActivatedDims[] = {1, 3, 16, 33, 65, 300};
 
 struct ActivateProblem {
   ActivateProblem(uint64_t seed, int rows, int dim) : rows(rows), dim(dim) {
@@ -85,7 +85,7 @@ class ActivateTest : public testing::TestWithParam<BackendUnderTest> {
 
 TEST_P(ActivateTest, MatchesReference) {
   for (const Activation activation : kActivations) {
-    for (const int dim : kDims) {
+    for (const int dim : kActivatedDims) {
       for (const int rows : {0, 1, 7}) {
         ActivateProblem p(dim, rows, dim);
         p.activation = activation;
@@ -97,7 +97,7 @@ TEST_P(ActivateTest, MatchesReference) {
 
 TEST_P(ActivateTest, ReadsTheRowOfEachEntry) {
   for (const Activation activation : kActivations) {
-    for (const int dim : kDims) {
+    for (const int dim : kActivatedDims) {
       ActivateProblem p(dim, 9, dim);
       p.activation = activation;
       p.entry_rows = {8, 0, 0, 3, 7, 7, 7, 1, 2, 4, 8};
@@ -184,7 +184,7 @@ std::vector<double> AddBias(Backend& backend, const std::vector<double>& y, int 
 }
 
 TEST_P(ActivateTest, AddBiasMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kActivatedDims) {
     SeededRandom random(dim);
     // Groups of no entries first, in between and last; none at all; one for all.
     for (const std::vector<int>& offsets :
@@ -219,7 +219,7 @@ std::vector<double> Multiply(Backend& backend, const std::vector<double>& a,
 }
 
 TEST_P(ActivateTest, MultiplyMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kActivatedDims) {
     for (const int rows : {0, 1, 400}) {
       SeededRandom random(dim);
       const std::vector<double> a = random.NormalValues(rows * dim);
@@ -247,7 +247,7 @@ TEST_P(ActivateTest, MultiplyAddsToWhatIsThere) {
     bench.kernels().Multiply(args);
     return bench.Read(args.y);
   };
-  for (const int dim : kDims) {
+  for (const int dim : kActivatedDims) {
     for (const int rows : {0, 1, 400}) {
       const std::vector<double> want = run(*reference_, rows, dim);
       // Products of two normal numbers stay below 40.

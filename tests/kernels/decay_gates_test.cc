@@ -21,8 +21,8 @@ struct Gates {
   std::vector<double> log_decay, complement;
 };
 
-struct GatesProblem {
-  GatesProblem(uint64_t seed, DecayGate gate, int rows, int heads, int dim)
+struct DecayGatesProblem {
+  DecayGatesProblem(uint64_t seed, DecayGate gate, int rows, int heads, int dim)
       : gate(gate), rows(rows), heads(heads), dim(dim) {
     SeededRandom random(seed);
     x = random.NormalValues(static_cast<int64_t>(rows) * heads * dim, 4);
@@ -123,7 +123,7 @@ struct GatesProblem {
 
 class DecayGatesTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  void ExpectMatch(const GatesProblem& p) {
+  void ExpectMatch(const DecayGatesProblem& p) {
     SCOPED_TRACE(p.Describe());
     const Gates want = p.Run(*reference_), got = p.Run(*backend_), bound = p.Bound(want);
     EXPECT_THAT(got.log_decay, IsWithin(bound.log_decay, want.log_decay));
@@ -138,21 +138,21 @@ class DecayGatesTest : public testing::TestWithParam<BackendUnderTest> {
 TEST_P(DecayGatesTest, MatchesReference) {
   for (const DecayGate gate : kGates) {
     for (const int dim : {1, 3, 16, 33, 65, 128}) {
-      for (const int rows : {0, 1, 9}) ExpectMatch(GatesProblem(dim, gate, rows, 3, dim));
+      for (const int rows : {0, 1, 9}) ExpectMatch(DecayGatesProblem(dim, gate, rows, 3, dim));
     }
   }
 }
 
 TEST_P(DecayGatesTest, ReadsTheRowOfEachEntry) {
   for (const DecayGate gate : kGates) {
-    GatesProblem p(40, gate, 9, 2, 20);
+    DecayGatesProblem p(40, gate, 9, 2, 20);
     p.entry_rows = {8, 0, 0, 3, 7, 7, 7, 1, 2, 4, 8};
     ExpectMatch(p);
   }
 }
 
 TEST_P(DecayGatesTest, ALogDecayIsNotBelowTheLeast) {
-  GatesProblem p(41, DecayGate::kLogSigmoid, 20, 2, 33);
+  DecayGatesProblem p(41, DecayGate::kLogSigmoid, 20, 2, 33);
   p.normalizer = 1;
   p.least = -0.5;
   ExpectMatch(p);
@@ -161,7 +161,7 @@ TEST_P(DecayGatesTest, ALogDecayIsNotBelowTheLeast) {
 }
 
 TEST_P(DecayGatesTest, WithoutALowerBoundItIsZero) {
-  GatesProblem p(42, DecayGate::kForget, 20, 2, 33);
+  DecayGatesProblem p(42, DecayGate::kForget, 20, 2, 33);
   std::fill(p.lower.begin(), p.lower.end(), 0.0);
   const Gates want = p.Run(*backend_);
   p.lower.clear();
@@ -174,7 +174,7 @@ TEST_P(DecayGatesTest, WithoutALowerBoundItIsZero) {
 // Saturation on both sides, the switches within, and gates that are all but open or closed.
 TEST_P(DecayGatesTest, HoldsOverTheWholeRange) {
   for (const DecayGate gate : kGates) {
-    GatesProblem p(43, gate, 0, 1, 4);
+    DecayGatesProblem p(43, gate, 0, 1, 4);
     p.a_log.assign(p.a_log.size(), 0.0);
     p.dt_bias.assign(p.dt_bias.size(), 0.0);
     if (gate == DecayGate::kForget) p.lower = {0, RoundTo(1e-6, DType::kF32), 0.5, 1 - 0x1p-20};
@@ -198,7 +198,7 @@ TEST_P(DecayGatesTest, HoldsOverTheWholeRange) {
 TEST_P(DecayGatesTest, ExtremeRatesMakeNoNaN) {
   for (const DecayGate gate : {DecayGate::kSoftplus, DecayGate::kBounded}) {
     for (const double a_log : {100.0, 89.0, 88.0, -100.0}) {
-      GatesProblem p(46, gate, 0, 1, 1);
+      DecayGatesProblem p(46, gate, 0, 1, 1);
       p.a_log = {a_log};
       p.dt_bias = {0.0};
       for (const double z : {-1e30, -300.0, -200.0, -103.0, -95.0, -87.0, -40.0, 0.0, 5.0, 1e30}) {
@@ -218,7 +218,7 @@ TEST_P(DecayGatesTest, ExtremeRatesMakeNoNaN) {
 
 TEST_P(DecayGatesTest, TheOutputMayAliasTheInputAndComplementsMayBeLeftOut) {
   for (const DecayGate gate : kGates) {
-    const GatesProblem p(44, gate, 11, 3, 33);
+    const DecayGatesProblem p(44, gate, 11, 3, 33);
     const Gates want = p.Run(*backend_), got = p.Run(*backend_, true, true);
     EXPECT_THAT(got.log_decay, HasSameBits(want.log_decay));
     EXPECT_THAT(got.complement, HasSameBits(want.complement));
@@ -229,7 +229,7 @@ TEST_P(DecayGatesTest, TheOutputMayAliasTheInputAndComplementsMayBeLeftOut) {
 
 TEST_P(DecayGatesTest, NeitherPlaceNorThreadsChangeABit) {
   for (const DecayGate gate : kGates) {
-    const GatesProblem all(45, gate, 64, 2, 33);
+    const DecayGatesProblem all(45, gate, 64, 2, 33);
     const Gates want = all.Run(*backend_);
     for (const int threads : {1, 3}) {
       const Gates got = all.Run(*GetParam().Make(threads));
@@ -237,7 +237,7 @@ TEST_P(DecayGatesTest, NeitherPlaceNorThreadsChangeABit) {
       EXPECT_THAT(got.complement, HasSameBits(want.complement));
     }
     for (const int row : {0, 17, 63}) {
-      GatesProblem one = all;
+      DecayGatesProblem one = all;
       one.entry_rows = {row};
       const Gates got = one.Run(*backend_);
       const auto slice = [row](const std::vector<double>& v) {

@@ -17,7 +17,7 @@ namespace {
 // Operands are rounded to f16, of unit roundoff 2^-11, eight times on the way from inputs to
 // outputs: k, q, S, V', T, U and P T, S once more. What follows is linear, and the erasing product
 // does not make an error larger, so in norm that much may come of it; chance makes it a tenth.
-constexpr double kBound = 8 * 0x1p-11;
+constexpr double kDeltaChunkBound = 8 * 0x1p-11;
 
 class CudaDeltaChunkTest : public testing::Test {
  protected:
@@ -30,7 +30,7 @@ class CudaDeltaChunkTest : public testing::Test {
     return mneme::ActiveStates(p.segments, p.memories, p.dims.state_elements(), result.states);
   }
   static void ExpectClose(const DeltaProblem& p, const DeltaResult& got, const DeltaResult& want,
-                          double bound = kBound) {
+                          double bound = kDeltaChunkBound) {
     EXPECT_LE(RelativeError(got.out, want.out), bound);
     EXPECT_LE(RelativeError(ActiveStates(p, got), ActiveStates(p, want)), bound);
   }
@@ -98,7 +98,7 @@ TEST_F(CudaDeltaChunkTest, MatchesReferenceForEveryLength) {
     const size_t end = begin + static_cast<size_t>(segment.length) * p.dims.value_dim;
     EXPECT_LE(RelativeError({got.out.begin() + begin, got.out.begin() + end},
                             {want.out.begin() + begin, want.out.begin() + end}),
-              kBound)
+              kDeltaChunkBound)
         << segment.length << " entries";
     begin = end;
   }
@@ -170,7 +170,7 @@ TEST_F(CudaDeltaChunkTest, MatchesReferenceWithInt8State) {
     }
     // A rounding moves an element by up to a 254th of the largest of its row, which is less than
     // five times their root mean square; twice on the way.
-    const double bound = kBound + 2 * 5.0 / 254;
+    const double bound = kDeltaChunkBound + 2 * 5.0 / 254;
     EXPECT_LE(RelativeError(out, want.out), bound);
     EXPECT_LE(RelativeError(state, want.states), bound);
   }

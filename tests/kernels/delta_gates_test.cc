@@ -15,8 +15,8 @@ struct Gates {
   std::vector<double> log_decay, beta;
 };
 
-struct GatesProblem {
-  GatesProblem(uint64_t seed, int rows, int heads) : rows(rows), heads(heads) {
+struct DeltaGatesProblem {
+  DeltaGatesProblem(uint64_t seed, int rows, int heads) : rows(rows), heads(heads) {
     SeededRandom random(seed);
     a = random.NormalValues(rows * heads, 6);
     b = random.NormalValues(rows * heads, 6);
@@ -54,7 +54,7 @@ struct GatesProblem {
 // rounding of z, which moves softplus(z) by at most |z| u sigmoid(z). The error is relative even
 // where softplus is tiny: a decay is applied a hundred thousand times, and 1 - decay is what
 // counts.
-std::vector<double> LogDecayBound(const GatesProblem& p, const std::vector<double>& want) {
+std::vector<double> LogDecayBound(const DeltaGatesProblem& p, const std::vector<double>& want) {
   std::vector<double> bound;
   for (size_t i = 0; i < want.size(); ++i) {
     const int e = static_cast<int>(i) / p.heads, h = static_cast<int>(i) % p.heads;
@@ -77,7 +77,7 @@ std::vector<double> BetaBound(const std::vector<double>& want) {
 
 class DeltaGatesTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  void ExpectMatch(const GatesProblem& p) {
+  void ExpectMatch(const DeltaGatesProblem& p) {
     const Gates want = p.Run(*reference_), got = p.Run(*backend_);
     EXPECT_THAT(got.log_decay, IsWithin(LogDecayBound(p, want.log_decay), want.log_decay));
     EXPECT_THAT(got.beta, IsWithin(BetaBound(want.beta), want.beta));
@@ -91,19 +91,19 @@ TEST_P(DeltaGatesTest, MatchesReference) {
   for (const int heads : {1, 2, 3, 8, 15, 16, 33}) {
     for (const int rows : {0, 1, 20}) {
       SCOPED_TRACE(testing::Message() << rows << " x " << heads << ", seed " << heads);
-      ExpectMatch(GatesProblem(heads, rows, heads));
+      ExpectMatch(DeltaGatesProblem(heads, rows, heads));
     }
   }
 }
 
 TEST_P(DeltaGatesTest, ReadsTheRowOfEachEntry) {
-  GatesProblem p(40, 9, 5);
+  DeltaGatesProblem p(40, 9, 5);
   p.entry_rows = {8, 0, 0, 3, 7, 7, 7, 1, 2, 4, 8};
   ExpectMatch(p);
 }
 
 TEST_P(DeltaGatesTest, BetaReachesTwoWithNegativeEigenvalues) {
-  GatesProblem p(41, 9, 5);
+  DeltaGatesProblem p(41, 9, 5);
   p.beta_scale = 2;
   p.b[0] = 40;
   ExpectMatch(p);
@@ -112,7 +112,7 @@ TEST_P(DeltaGatesTest, BetaReachesTwoWithNegativeEigenvalues) {
 
 // The switch at 20, saturation on both sides, and gates that are all but closed.
 TEST_P(DeltaGatesTest, HoldsOverTheWholeRange) {
-  GatesProblem p(42, 0, 1);
+  DeltaGatesProblem p(42, 0, 1);
   p.dt_bias[0] = 0;
   for (double z = -80; z <= 80; z += 0.125) {
     p.a.push_back(z);
@@ -132,7 +132,7 @@ TEST_P(DeltaGatesTest, HoldsOverTheWholeRange) {
 // all the same, and where it is a fair one, it is right.
 TEST_P(DeltaGatesTest, ExtremeRatesMakeNoNaN) {
   const std::vector<double> logs = {100, 89, 88, 30, 0, -30, -88, -100};
-  GatesProblem p(45, 0, static_cast<int>(logs.size()));
+  DeltaGatesProblem p(45, 0, static_cast<int>(logs.size()));
   p.a_log = logs;
   p.dt_bias.assign(logs.size(), 0.0);
   for (const double z : {-1e30, -300.0, -200.0, -120.0, -103.0, -95.0, -88.0, -87.0, -40.0, -17.5,
@@ -159,14 +159,14 @@ TEST_P(DeltaGatesTest, ExtremeRatesMakeNoNaN) {
 }
 
 TEST_P(DeltaGatesTest, OutputsMayAliasInputs) {
-  const GatesProblem p(43, 11, 6);
+  const DeltaGatesProblem p(43, 11, 6);
   const Gates want = p.Run(*backend_), got = p.Run(*backend_, true);
   EXPECT_THAT(got.log_decay, HasSameBits(want.log_decay));
   EXPECT_THAT(got.beta, HasSameBits(want.beta));
 }
 
 TEST_P(DeltaGatesTest, NeitherPlaceNorThreadsChangeABit) {
-  const GatesProblem all(44, 64, 3);
+  const DeltaGatesProblem all(44, 64, 3);
   const Gates want = all.Run(*backend_);
   for (const int threads : {1, 3}) {
     const Gates got = all.Run(*GetParam().Make(threads));
@@ -174,7 +174,7 @@ TEST_P(DeltaGatesTest, NeitherPlaceNorThreadsChangeABit) {
     EXPECT_THAT(got.beta, HasSameBits(want.beta));
   }
   for (int row = 0; row < all.rows; ++row) {
-    GatesProblem one = all;
+    DeltaGatesProblem one = all;
     one.entry_rows = {row};
     const Gates got = one.Run(*backend_);
     const auto slice = [row](const std::vector<double>& v) {

@@ -20,7 +20,7 @@ namespace {
 
 // Both round keys and queries to f16, of unit roundoff 2^-11, after norms that may differ in their
 // last digits: a few numbers are rounded the other way.
-constexpr double kBound = 0x1p-11;
+constexpr double kPassBound = 0x1p-11;
 
 class CudaDeltaMemoryPassTest : public testing::Test {
  protected:
@@ -53,8 +53,8 @@ TEST_F(CudaDeltaMemoryPassTest, AgreesWithItsParts) {
       for (const bool says_longer : {false, true}) {
         const PassResult got = p.Run(*backend, {.fuse = true, .says_longer = says_longer});
         EXPECT_TRUE(got.fused);
-        EXPECT_LE(RelativeError(got.out, want.out), kBound);
-        EXPECT_LE(RelativeError(got.states, want.states), kBound);
+        EXPECT_LE(RelativeError(got.out, want.out), kPassBound);
+        EXPECT_LE(RelativeError(got.states, want.states), kPassBound);
         EXPECT_THAT(got.windows, HasSameBits(want.windows));
       }
     }
@@ -182,7 +182,7 @@ TEST_F(CudaDeltaMemoryPassNormsTest, PromptsTakeScalesAndEpsilonsAsTheyAreGiven)
       const PassResult want = p.Run(*backend, {});
       for (const bool says_longer : {false, true}) {
         const PassResult got = p.Run(*backend, {.fuse = true, .says_longer = says_longer});
-        ExpectHonoured(p, *backend, got, want, kBound);
+        ExpectHonoured(p, *backend, got, want, kPassBound);
       }
     }
   }
@@ -194,16 +194,16 @@ TEST_F(CudaDeltaMemoryPassNormsTest, PromptsTakeScalesAndEpsilonsAsTheyAreGiven)
 // may come of it; chance makes it an eighth. Convolutions, norms and gates in f32 are off by less
 // than 2^-16 together, and tokens that decode by less than that.
 constexpr double kUnitF16 = 0x1p-11;
-constexpr double kChunkBound = 8 * kUnitF16 + 0x1p-16;
+constexpr double kPassChunkBound = 8 * kUnitF16 + 0x1p-16;
 
 // And what is stored is rounded `times`, before that which is in hand has erased it. To f16 by its
 // unit roundoff; to int8 an element moves by up to a 254th of the largest of its row, which is less
 // than five times their root mean square. Of writes that stay pending beside such memories, both
 // terms are rounded to f16.
 double BoundOf(DType state, int times) {
-  if (state == DType::kF32) return kChunkBound;
+  if (state == DType::kF32) return kPassChunkBound;
   const double rounding = state == DType::kF16 ? kUnitF16 : 5.0 / 254;
-  return kChunkBound + times * rounding + 2 * kUnitF16;
+  return kPassChunkBound + times * rounding + 2 * kUnitF16;
 }
 
 // Every segment by itself: a long one would hide what a short one is off by.

@@ -13,7 +13,7 @@
 namespace mneme {
 namespace {
 
-constexpr int kDims[] = {1, 2, 3, 4, 5, 16, 17, 33, 64, 65, 128, 300};
+constexpr int kMappedDims[] = {1, 2, 3, 4, 5, 16, 17, 33, 64, 65, 128, 300};
 
 struct MapProblem {
   MapProblem(uint64_t seed, int entries, int heads, int dim, double size = 1)
@@ -71,7 +71,7 @@ class FeatureMapsTest : public testing::TestWithParam<BackendUnderTest> {
 };
 
 TEST_P(FeatureMapsTest, SoftmaxMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kMappedDims) {
     for (const double size : {0.01, 1.0, 40.0}) {
       const MapProblem p(dim, 4, 3, dim, size);
       const std::vector<double> want = p.Softmax(*reference_);
@@ -100,7 +100,7 @@ TEST_P(FeatureMapsTest, SoftmaxTakesNumbersOfAnySize) {
 }
 
 TEST_P(FeatureMapsTest, HedgehogMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kMappedDims) {
     for (const double size : {0.01, 1.0, 20.0}) {
       const MapProblem p(dim, 4, 3, dim, size);
       const std::vector<double> want = p.Map(*reference_, FeatureMap::kHedgehog);
@@ -113,7 +113,7 @@ TEST_P(FeatureMapsTest, HedgehogMatchesReference) {
 
 // Products of two numbers as they are: one rounding.
 TEST_P(FeatureMapsTest, DpfpMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kMappedDims) {
     const MapProblem p(dim, 4, 3, dim);
     const std::vector<double> want = p.Map(*reference_, FeatureMap::kDpfp);
     std::vector<double> bound;

@@ -17,7 +17,7 @@ namespace mneme {
 namespace {
 
 // Everything below is of size about 1 and a few operations long.
-constexpr double kBound = 32 * kUnitF32;
+constexpr double kKnownBound = 32 * kUnitF32;
 
 class KnownAnswersTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
@@ -76,7 +76,7 @@ TEST_P(KnownAnswersTest, Norms) {
   kernels_.RmsNorm(rms);
   // sqrt(mean): sqrt(12.5) and 5.
   EXPECT_THAT(bench_.Read(rms.y),
-              IsWithin(kBound, {3 / std::sqrt(12.5), 8 / std::sqrt(12.5), 0.2, 2.8}));
+              IsWithin(kKnownBound, {3 / std::sqrt(12.5), 8 / std::sqrt(12.5), 0.2, 2.8}));
 
   // sqrt(sum + eps): in the last head the sum is not much larger.
   L2NormArgs l2;
@@ -87,7 +87,7 @@ TEST_P(KnownAnswersTest, Norms) {
   kernels_.L2Norm(l2);
   const double last = std::sqrt(25 * 0x1p-20 + l2.eps);
   EXPECT_THAT(bench_.Read(l2.y),
-              IsWithin(kBound, {0.3, 0.4, 0, 0, 1.5 * 0x1p-10 / last, 2 * 0x1p-10 / last}));
+              IsWithin(kKnownBound, {0.3, 0.4, 0, 0, 1.5 * 0x1p-10 / last, 2 * 0x1p-10 / last}));
 
   GatedRmsNormArgs gated;
   gated.x = bench_.Activations({1, 7}, {1, 1, 2});
@@ -97,10 +97,10 @@ TEST_P(KnownAnswersTest, Norms) {
   gated.y = bench_.NewActivations({1, 1, 2});
   kernels_.GatedRmsNorm(gated);
   // silu(log 2) = 2/3 log 2.
-  EXPECT_THAT(bench_.Read(gated.y), IsWithin(kBound, {0, 2.8 * std::log(2.0)}));
+  EXPECT_THAT(bench_.Read(gated.y), IsWithin(kKnownBound, {0, 2.8 * std::log(2.0)}));
   gated.activation = Activation::kSigmoid;  // 1/2 and 2/3
   kernels_.GatedRmsNorm(gated);
-  EXPECT_THAT(bench_.Read(gated.y), IsWithin(4 * kBound, {0.1, 2.8}));
+  EXPECT_THAT(bench_.Read(gated.y), IsWithin(4 * kKnownBound, {0.1, 2.8}));
 }
 
 TEST_P(KnownAnswersTest, SwiGlu) {
@@ -109,7 +109,7 @@ TEST_P(KnownAnswersTest, SwiGlu) {
   args.up = bench_.Activations({5, 2, -4}, {1, 3});
   args.y = bench_.NewActivations({1, 3});
   kernels_.SwiGlu(args);
-  EXPECT_THAT(bench_.Read(args.y), IsWithin(kBound, {0, 1.5 * std::log(3.0), std::log(3.0)}));
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(kKnownBound, {0, 1.5 * std::log(3.0), std::log(3.0)}));
 }
 
 TEST_P(KnownAnswersTest, Activations) {
@@ -128,7 +128,8 @@ TEST_P(KnownAnswersTest, Activations) {
     args.scale = 2;
     args.y = bench_.NewActivations({3, 1});
     kernels_.Activate({&args, 1});
-    EXPECT_THAT(bench_.Read(args.y), IsWithin(8 * kBound, want)) << static_cast<int>(activation);
+    EXPECT_THAT(bench_.Read(args.y), IsWithin(8 * kKnownBound, want))
+        << static_cast<int>(activation);
   }
 }
 
@@ -152,7 +153,7 @@ TEST_P(KnownAnswersTest, SumsAndProducts) {
   norm.eps = 1;
   norm.y = bench_.NewActivations({1, 2, 2});
   kernels_.SumNorm(norm);
-  EXPECT_THAT(bench_.Read(norm.y), IsWithin(kBound, {0.2, 0.6, 1, -0.2}));
+  EXPECT_THAT(bench_.Read(norm.y), IsWithin(kKnownBound, {0.2, 0.6, 1, -0.2}));
 
   DivideArgs quotient;
   quotient.x = bench_.Activations({1, 3, 5, -1}, {1, 2, 2});
@@ -160,7 +161,7 @@ TEST_P(KnownAnswersTest, SumsAndProducts) {
   quotient.eps = 1;
   quotient.y = bench_.NewActivations({1, 2, 2});
   kernels_.Divide(quotient);
-  EXPECT_THAT(bench_.Read(quotient.y), IsWithin(kBound, {0.5, 1.5, 1, -0.2}));
+  EXPECT_THAT(bench_.Read(quotient.y), IsWithin(kKnownBound, {0.5, 1.5, 1, -0.2}));
 }
 
 TEST_P(KnownAnswersTest, FeatureMaps) {
@@ -169,14 +170,14 @@ TEST_P(KnownAnswersTest, FeatureMaps) {
   softmax.x = bench_.Activations({log2, 0, log2, 1000, 0, 0}, {1, 2, 3});
   softmax.y = bench_.NewActivations({1, 2, 3});
   kernels_.Softmax(softmax);
-  EXPECT_THAT(bench_.Read(softmax.y), IsWithin(kBound, {0.4, 0.2, 0.4, 1, 0, 0}));
+  EXPECT_THAT(bench_.Read(softmax.y), IsWithin(kKnownBound, {0.4, 0.2, 0.4, 1, 0, 0}));
 
   FeatureMapArgs args;
   args.map = FeatureMap::kHedgehog;  // softmax of (log 2, 0, -log 2, 0)
   args.x = bench_.Activations({log2 / 2, 0}, {1, 1, 2});
   args.y = bench_.NewActivations({1, 1, 4});
   kernels_.MapFeatures(args);
-  EXPECT_THAT(bench_.Read(args.y), IsWithin(kBound, {4 / 9.0, 2 / 9.0, 1 / 9.0, 2 / 9.0}));
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(kKnownBound, {4 / 9.0, 2 / 9.0, 1 / 9.0, 2 / 9.0}));
 
   args.map = FeatureMap::kDpfp;  // of z = (2, 3, -2, -3) and of (0, 5, 0, -5)
   args.x = bench_.Activations({2, 3, -1, 5}, {1, 2, 2});
@@ -196,7 +197,8 @@ TEST_P(KnownAnswersTest, Rope) {
   args.frequencies = bench_.Floats({quarter, 0}, {2});
   args.y = bench_.NewActivations({3, 1, 4});
   kernels_.Rope(args);
-  EXPECT_THAT(bench_.Read(args.y), IsWithin(8 * kBound, {-3, 2, 1, 4, -3, 2, 1, 4, -1, 2, -3, 4}));
+  EXPECT_THAT(bench_.Read(args.y),
+              IsWithin(8 * kKnownBound, {-3, 2, 1, 4, -3, 2, 1, 4, -1, 2, -3, 4}));
 }
 
 TEST_P(KnownAnswersTest, DecayGates) {
@@ -215,27 +217,27 @@ TEST_P(KnownAnswersTest, DecayGates) {
   };
   // sigmoid(0) and sigmoid(log 3), under a root; then cut off.
   EXPECT_THAT(run({.gate = DecayGate::kLogSigmoid, .normalizer = 2}, {0, log3}),
-              IsWithin(kBound, {std::log(0.5) / 2, std::log(0.75) / 2, 1 - std::sqrt(0.5),
-                                1 - std::sqrt(0.75)}));
+              IsWithin(kKnownBound, {std::log(0.5) / 2, std::log(0.75) / 2, 1 - std::sqrt(0.5),
+                                     1 - std::sqrt(0.75)}));
   EXPECT_THAT(
       run({.gate = DecayGate::kLogSigmoid, .normalizer = 1, .least = static_cast<float>(-log2)},
           {0, -log3}),
-      IsWithin(kBound, {-log2, -log2, 0.5, 0.5}));
+      IsWithin(kKnownBound, {-log2, -log2, 0.5, 0.5}));
   // 1/2 + 1/2 * 1/2, and 3/4 of nothing kept.
   EXPECT_THAT(
       run({.gate = DecayGate::kForget, .lower = bench_.Floats({0.5, 0}, {1, 2})}, {0, log3}),
-      IsWithin(kBound, {std::log(0.75), std::log(0.75), 0.25, 0.25}));
+      IsWithin(kKnownBound, {std::log(0.75), std::log(0.75), 0.25, 0.25}));
   EXPECT_THAT(run({.gate = DecayGate::kSoftplus,
                    .a_log = bench_.Floats({log2}, {1}),
                    .dt_bias = bench_.Floats({-1, 1}, {1, 2})},
                   {1, 29}),
-              IsWithin(60 * kBound, {-2 * log2, -60, 0.75, 1}));
+              IsWithin(60 * kKnownBound, {-2 * log2, -60, 0.75, 1}));
   EXPECT_THAT(run({.gate = DecayGate::kBounded,
                    .lower_bound = -4,
                    .a_log = bench_.Floats({log2}, {1}),
                    .dt_bias = bench_.Floats({1, 0}, {1, 2})},
                   {-1, log3 / 2}),
-              IsWithin(4 * kBound, {-2, -3, 1 - std::exp(-2.0), 1 - std::exp(-3.0)}));
+              IsWithin(4 * kKnownBound, {-2, -3, 1 - std::exp(-2.0), 1 - std::exp(-3.0)}));
 }
 
 TEST_P(KnownAnswersTest, RouteTopK) {
@@ -246,7 +248,7 @@ TEST_P(KnownAnswersTest, RouteTopK) {
   kernels_.RouteTopK(args);
   const double e = std::exp(1.0);
   EXPECT_EQ(bench_.ReadInts(args.indices), (std::vector<int>{1, 2}));
-  EXPECT_THAT(bench_.Read(args.weights), IsWithin(kBound, {e / (1 + e), 1 / (1 + e)}));
+  EXPECT_THAT(bench_.Read(args.weights), IsWithin(kKnownBound, {e / (1 + e), 1 / (1 + e)}));
 }
 
 // Two rows, three tokens, two memories and the shared one.
@@ -294,7 +296,7 @@ TEST_P(KnownAnswersTest, ShortConv) {
   args.y = bench_.NewActivations({2, 1});
   kernels_.ShortConv({&args, 1});
   // 5 + 60 + 700 and 6 + 70 + 800: far out, where silu is the identity.
-  EXPECT_THAT(bench_.Read(args.y), IsWithin(1000 * kBound, {765, 876}));
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(1000 * kKnownBound, {765, 876}));
   EXPECT_THAT(slabs.Read(0, 0), IsWithin(0, {7, 8}));
 
   // One more input, of a memory that was never written: history is zero.
@@ -304,7 +306,7 @@ TEST_P(KnownAnswersTest, ShortConv) {
   args.window = fresh.view();
   args.y = bench_.NewActivations({1, 1});
   kernels_.ShortConv({&args, 1});
-  EXPECT_THAT(bench_.Read(args.y), IsWithin(kBound, {-1 / (1 + std::exp(1.0))}));
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(kKnownBound, {-1 / (1 + std::exp(1.0))}));
   EXPECT_THAT(fresh.Read(0, 0), IsWithin(0, {0, -0.01f}));
 
   // And one without an activation: 100 * 2 + 10 * -0.01.
@@ -313,7 +315,7 @@ TEST_P(KnownAnswersTest, ShortConv) {
   args.segments = Upload(bench_, {{1, 0, 0, false}});
   args.y = bench_.NewActivations({1, 1});
   kernels_.ShortConv({&args, 1});
-  EXPECT_THAT(bench_.Read(args.y), IsWithin(200 * kBound, {200 - 10 * 0.01}));
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(200 * kKnownBound, {200 - 10 * 0.01}));
 }
 
 TEST_P(KnownAnswersTest, DeltaGates) {
@@ -326,8 +328,8 @@ TEST_P(KnownAnswersTest, DeltaGates) {
   args.log_decay = bench_.NewActivations({1, 2});
   args.beta = bench_.NewActivations({1, 2});
   kernels_.DeltaGates(args);
-  EXPECT_THAT(bench_.Read(args.log_decay), IsWithin(31 * kBound, {-2 * std::log(2.0), -31}));
-  EXPECT_THAT(bench_.Read(args.beta), IsWithin(2 * kBound, {1, 1.5}));
+  EXPECT_THAT(bench_.Read(args.log_decay), IsWithin(31 * kKnownBound, {-2 * std::log(2.0), -31}));
+  EXPECT_THAT(bench_.Read(args.beta), IsWithin(2 * kKnownBound, {1, 1.5}));
 }
 
 TEST_P(KnownAnswersTest, GatedDeltaRule) {
@@ -344,8 +346,8 @@ TEST_P(KnownAnswersTest, GatedDeltaRule) {
   args.state = slabs.view();
   args.out = bench_.NewActivations({1, 1, 1});
   kernels_.MatrixMemory(args);
-  EXPECT_THAT(slabs.Read(0, 0), IsWithin(kBound, {1.75, 1}));
-  EXPECT_THAT(bench_.Read(args.out), IsWithin(kBound, {2.75}));
+  EXPECT_THAT(slabs.Read(0, 0), IsWithin(kKnownBound, {1.75, 1}));
+  EXPECT_THAT(bench_.Read(args.out), IsWithin(kKnownBound, {2.75}));
 }
 
 // One token through a matrix of two values and two keys, value first, under every rule. By hand:
@@ -414,10 +416,11 @@ TEST_P(KnownAnswersTest, MatrixMemoryUnderEveryRule) {
         args.state = slabs.view();
         args.out = bench_.NewActivations({1, 1, 2});
         kernels_.MatrixMemory(args);
-        EXPECT_THAT(slabs.Read(0, 0), IsWithin(16 * kBound, known.state[index]));
+        EXPECT_THAT(slabs.Read(0, 0), IsWithin(16 * kKnownBound, known.state[index]));
         // S q = (-1, -1), q . (bonus * k) = 4, whatever the rule does to the matrix.
-        EXPECT_THAT(bench_.Read(args.out),
-                    IsWithin(32 * kBound, before ? std::vector<double>{6, 14} : known.out[index]));
+        EXPECT_THAT(
+            bench_.Read(args.out),
+            IsWithin(32 * kKnownBound, before ? std::vector<double>{6, 14} : known.out[index]));
       }
     }
   }
@@ -447,10 +450,11 @@ TEST_P(KnownAnswersTest, TheDeltaRuleRecallsWhatWasWrittenLast) {
   args.state = slabs.view();
   args.out = bench_.NewActivations({40, 1, kValues});
   kernels_.MatrixMemory(args);
-  EXPECT_THAT(bench_.Read(args.out), IsWithin(kBound, want));
+  EXPECT_THAT(bench_.Read(args.out), IsWithin(kKnownBound, want));
   const std::vector<double> state = slabs.Read(0, 0);
   for (int key = 0; key < kKeys; ++key) {
-    for (int i = 0; i < kValues; ++i) EXPECT_NEAR(state[i * kKeys + key], last[key][i], kBound);
+    for (int i = 0; i < kValues; ++i)
+      EXPECT_NEAR(state[i * kKeys + key], last[key][i], kKnownBound);
   }
 }
 

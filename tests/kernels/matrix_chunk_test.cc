@@ -13,27 +13,31 @@
 namespace mneme {
 namespace {
 
-using Rule = MatrixRule;
+using ChunkRule = MatrixRule;
 
 // Operands are rounded to bf16, of unit roundoff 2^-9, at most eight times on the way from inputs
 // to outputs: k, q, S, V', T, U and P T, S once more; without a correction k, q, S, A and v; with
 // the general one k, e, q, S, S c, T, T B or P T, U. What
 // follows is linear, decays are at most 1 and the erasing product does not make an error larger, so
 // in norm that much may come of it; chance makes it a fifth, or two thirds where beta stays at 2.
-constexpr double kBound = 8 * 0x1p-9;
+constexpr double kChunkBound = 8 * 0x1p-9;
 
 // Every rule that has a chunked form.
-std::vector<Rule> ChunkedRules() {
-  std::vector<Rule> rules;
-  for (const auto decay : {Rule::Decay::kNone, Rule::Decay::kConstant, Rule::Decay::kHead,
-                           Rule::Decay::kKey, Rule::Decay::kValue}) {
-    rules.push_back({decay, Rule::Correction::kNone, Rule::Read::kAfter});
+std::vector<ChunkRule> ChunkedRules() {
+  std::vector<ChunkRule> rules;
+  for (const auto decay :
+       {ChunkRule::Decay::kNone, ChunkRule::Decay::kConstant, ChunkRule::Decay::kHead,
+        ChunkRule::Decay::kKey, ChunkRule::Decay::kValue}) {
+    rules.push_back({decay, ChunkRule::Correction::kNone, ChunkRule::Read::kAfter});
   }
-  for (const auto decay : {Rule::Decay::kNone, Rule::Decay::kHead, Rule::Decay::kKey}) {
-    rules.push_back({decay, Rule::Correction::kDelta, Rule::Read::kAfter});
+  for (const auto decay :
+       {ChunkRule::Decay::kNone, ChunkRule::Decay::kHead, ChunkRule::Decay::kKey}) {
+    rules.push_back({decay, ChunkRule::Correction::kDelta, ChunkRule::Read::kAfter});
   }
-  rules.push_back({Rule::Decay::kKey, Rule::Correction::kNone, Rule::Read::kBeforeWithBonus});
-  rules.push_back({Rule::Decay::kKey, Rule::Correction::kGeneral, Rule::Read::kAfter});
+  rules.push_back(
+      {ChunkRule::Decay::kKey, ChunkRule::Correction::kNone, ChunkRule::Read::kBeforeWithBonus});
+  rules.push_back(
+      {ChunkRule::Decay::kKey, ChunkRule::Correction::kGeneral, ChunkRule::Read::kAfter});
   return rules;
 }
 
@@ -50,8 +54,8 @@ class CudaMatrixChunkTest : public testing::Test {
   }
   static void ExpectClose(const MatrixProblem& p, const MatrixResult& got,
                           const MatrixResult& want) {
-    EXPECT_LE(RelativeError(got.out, want.out), kBound);
-    EXPECT_LE(RelativeError(ActiveStates(p, got), ActiveStates(p, want)), kBound);
+    EXPECT_LE(RelativeError(got.out, want.out), kChunkBound);
+    EXPECT_LE(RelativeError(ActiveStates(p, got), ActiveStates(p, want)), kChunkBound);
   }
   void ExpectMatch(const MatrixProblem& p) { ExpectClose(p, p.Run(*backend_), p.Run(*reference_)); }
 
@@ -66,7 +70,7 @@ std::vector<SegmentSpec> RandomPrompts(uint64_t seed, int longest) {
 
 TEST_F(CudaMatrixChunkTest, MatchesReferenceForEveryRuleAndSize) {
   uint64_t seed = 0;
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     for (const int key_dim : {64, 128, 256, 512}) {
       for (const int value_dim : {64, 192}) {
         ++seed;
@@ -83,7 +87,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceForEveryRuleAndSize) {
 // Values that do not fill the last tile, and sizes that have no chunked form.
 TEST_F(CudaMatrixChunkTest, MatchesReferenceForOddSizes) {
   uint64_t seed = 100;
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     for (const MatrixDims dims :
          {MatrixDims{1, 64, 16}, MatrixDims{2, 128, 80}, MatrixDims{1, 64, 24},
           MatrixDims{2, 48, 64}, MatrixDims{3, 33, 7}, MatrixDims{1, 640, 64}}) {
@@ -99,7 +103,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceForOddSizes) {
 // The other tests would pass if nothing went in chunks.
 TEST_F(CudaMatrixChunkTest, ChunksRoundWhereTheirSizesAreAndNothingElseDoes) {
   const std::unique_ptr<Backend> exact = MakeCuda(DType::kF32);
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     SCOPED_TRACE(Describe(rule));
     const MatrixProblem chunked(140, rule, {.heads = 2, .key_dim = 64, .value_dim = 64},
                                 {{130, 0, 0, true}});
@@ -112,7 +116,7 @@ TEST_F(CudaMatrixChunkTest, ChunksRoundWhereTheirSizesAreAndNothingElseDoes) {
 
 TEST_F(CudaMatrixChunkTest, MatchesReferenceForGroupsOfHeads) {
   uint64_t seed = 200;
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     for (const MatrixDims dims :
          {MatrixDims{4, 64, 64, 2, 2, 4, 4}, MatrixDims{4, 128, 64, 4, 2, 2, 4},
           MatrixDims{6, 64, 64, 3, 2, 6, 1}}) {
@@ -132,7 +136,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceForEveryLength) {
     if (length % 50 == 7) segments.push_back({length, -1, 0, false});
   }
   const int slots = static_cast<int>(segments.size());
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     SCOPED_TRACE(testing::Message() << "seed 300, " << Describe(rule));
     const MatrixProblem p(300, rule, {.key_dim = 64, .value_dim = 64}, segments, slots,
                           /*memories=*/1);
@@ -144,7 +148,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceForEveryLength) {
       const size_t end = begin + static_cast<size_t>(segment.length) * p.dims.value_dim;
       EXPECT_LE(RelativeError({got.out.begin() + begin, got.out.begin() + end},
                               {want.out.begin() + begin, want.out.begin() + end}),
-                kBound)
+                kChunkBound)
           << segment.length << " entries";
       begin = end;
     }
@@ -153,7 +157,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceForEveryLength) {
 
 // Long prompts of few heads are cut into spans that are joined.
 TEST_F(CudaMatrixChunkTest, MatchesReferenceForLongSegments) {
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     SCOPED_TRACE(testing::Message() << "seed 350, " << Describe(rule));
     MatrixProblem p(350, rule, {.heads = 1, .key_dim = 64, .value_dim = 64},
                     {{2100, 0, 0, false}, {1, 1, 0, false}, {130, 2, 0, true}, {1500, 3, 1, true}});
@@ -166,9 +170,9 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceForLongSegments) {
 // None, all at once, and long runs of strong ones; and the delta rule's strength at its ends.
 TEST_F(CudaMatrixChunkTest, ExtremeGatesStayFiniteAndMatch) {
   constexpr double kAll = -std::numeric_limits<double>::infinity();
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     for (const double decay : {0.0, -1e-6, -3.0, -100.0, -1e4, kAll}) {
-      if (rule.decay == Rule::Decay::kNone && decay != 0) continue;
+      if (rule.decay == ChunkRule::Decay::kNone && decay != 0) continue;
       SCOPED_TRACE(testing::Message() << "seed 400, " << Describe(rule) << ", log decay " << decay);
       MatrixProblem p(400, rule, {.heads = 2, .key_dim = 64, .value_dim = 64},
                       {{200, 0, 0, false}, {67, 1, 1, true}});
@@ -176,7 +180,7 @@ TEST_F(CudaMatrixChunkTest, ExtremeGatesStayFiniteAndMatch) {
       std::vector<double>& decays = p.log_decay.values;
       const size_t width = static_cast<size_t>(p.log_decay.heads) * p.log_decay.width;
       for (size_t i = 0; i < decays.size(); ++i) {
-        const bool strong = rule.decay == Rule::Decay::kConstant || i / width / 40 % 2 == 0;
+        const bool strong = rule.decay == ChunkRule::Decay::kConstant || i / width / 40 % 2 == 0;
         decays[i] = RoundTo(strong ? decay : -1e-3, DType::kF32);
       }
       for (size_t i = 0; i < p.beta.values.size(); ++i) p.beta.values[i] = i / 7 % 3;  // 0, 1, 2
@@ -191,7 +195,7 @@ TEST_F(CudaMatrixChunkTest, ExtremeGatesStayFiniteAndMatch) {
 TEST_F(CudaMatrixChunkTest, MatchesReferenceWithF16State) {
   const std::unique_ptr<Backend> halves = MakeCuda(DType::kBF16, DType::kF16);
   uint64_t seed = 450;
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     for (const int key_dim : {64, 256}) {
       ++seed;
       MatrixProblem p(seed, rule, {.heads = 2, .key_dim = key_dim, .value_dim = 64},
@@ -207,7 +211,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceWithF16State) {
 }
 
 TEST_F(CudaMatrixChunkTest, OutputMayAliasValuesAndRepeatingChangesNoBit) {
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     SCOPED_TRACE(testing::Message() << "seed 500, " << Describe(rule));
     const MatrixProblem p(500, rule, {.heads = 2, .key_dim = 64, .value_dim = 128},
                           RandomPrompts(500, 400));
@@ -228,7 +232,7 @@ TEST_F(CudaMatrixChunkTest, ABrokenSegmentStaysAlone) {
     segments.push_back({i % 4 == 0 ? 128 : 3 + i % 50, i, 0, true});
   }
   const std::vector<int> offsets = Offsets(segments);
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     const MatrixProblem whole(550, rule, {.key_dim = 64, .value_dim = 64}, segments, kSegments,
                               /*memories=*/1);
     MatrixProblem broken = whole;
@@ -260,7 +264,7 @@ TEST_F(CudaMatrixChunkTest, ABrokenSegmentStaysAlone) {
 
 TEST_F(CudaMatrixChunkTest, SplittingASegmentStaysWithinTheBound) {
   constexpr int kTokens = 700;
-  for (const Rule rule : ChunkedRules()) {
+  for (const ChunkRule rule : ChunkedRules()) {
     const MatrixProblem p(600, rule, {.heads = 2, .key_dim = 128, .value_dim = 64},
                           {{kTokens, 0, 0, true}}, /*slots=*/1, /*memories=*/1);
     const MatrixResult want = p.Run(*reference_);
@@ -287,7 +291,8 @@ TEST_F(CudaMatrixChunkTest, SplittingASegmentStaysWithinTheBound) {
 // As RWKV-7 has it: what is recalled along a key of length one is erased, all of it or a share of
 // each element, and decays are no stronger than exp(-exp(-1/2)).
 TEST_F(CudaMatrixChunkTest, ErasingByUnitKeysMatchesReference) {
-  const Rule rule = {Rule::Decay::kKey, Rule::Correction::kGeneral, Rule::Read::kAfter};
+  const ChunkRule rule = {ChunkRule::Decay::kKey, ChunkRule::Correction::kGeneral,
+                          ChunkRule::Read::kAfter};
   for (const bool whole : {false, true}) {
     for (const int key_dim : {64, 128}) {
       SCOPED_TRACE(testing::Message() << "seed 630, " << key_dim << " keys, whole: " << whole);
@@ -311,8 +316,8 @@ TEST_F(CudaMatrixChunkTest, ErasingByUnitKeysMatchesReference) {
 // holds of a row: such go token by token, in f32.
 TEST_F(CudaMatrixChunkTest, LongKeysGoTokenByToken) {
   const std::unique_ptr<Backend> exact = MakeCuda(DType::kF32);
-  for (const auto decay : {Rule::Decay::kNone, Rule::Decay::kHead}) {
-    const Rule rule = {decay, Rule::Correction::kDelta, Rule::Read::kAfter};
+  for (const auto decay : {ChunkRule::Decay::kNone, ChunkRule::Decay::kHead}) {
+    const ChunkRule rule = {decay, ChunkRule::Correction::kDelta, ChunkRule::Read::kAfter};
     SCOPED_TRACE(testing::Message() << "seed 650, " << Describe(rule));
     MatrixProblem p(650, rule, {.heads = 2, .key_dim = 64, .value_dim = 64},
                     {{40, 0, 0, true}, {33, 1, 1, true}});

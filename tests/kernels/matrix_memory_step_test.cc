@@ -23,7 +23,7 @@ namespace {
 enum class Last { kNothing, kL2Norm, kSumNorm, kRope };
 
 // A layer's step: what its q, k, v and gates go through, and its rule.
-struct Layer {
+struct MatrixLayer {
   std::string name;
   int heads = 2, kv_heads = 2, key_dim = 128, value_dim = 64;
   int conv_width = 0;
@@ -37,21 +37,21 @@ struct Layer {
   bool rounded = false;  // projections and windows are bf16
 };
 
-constexpr MatrixRule Rule(MatrixRule::Decay decay, MatrixRule::Correction correction) {
+constexpr MatrixRule RuleOf(MatrixRule::Decay decay, MatrixRule::Correction correction) {
   return {.decay = decay, .correction = correction};
 }
 
-std::vector<Layer> Layers() {
+std::vector<MatrixLayer> MatrixLayers() {
   using Decay = MatrixRule::Decay;
   using Correction = MatrixRule::Correction;
-  const MatrixRule keys = Rule(Decay::kKey, Correction::kNone);
+  const MatrixRule keys = RuleOf(Decay::kKey, Correction::kNone);
   return {
       {.name = "kda",
        .heads = 4,
        .kv_heads = 4,
        .conv_width = 4,
        .last = Last::kL2Norm,
-       .rule = Rule(Decay::kKey, Correction::kDelta),
+       .rule = RuleOf(Decay::kKey, Correction::kDelta),
        .gate = DecayGate::kSoftplus,
        .rounded = true},
       {.name = "kda with a bound, without convolutions, f32",
@@ -61,14 +61,14 @@ std::vector<Layer> Layers() {
        .value_dim = 80,
        .activation = Activation::kSilu,
        .last = Last::kL2Norm,
-       .rule = Rule(Decay::kKey, Correction::kDelta),
+       .rule = RuleOf(Decay::kKey, Correction::kDelta),
        .gate = DecayGate::kBounded},
       {.name = "delta_net",
        .heads = 8,
        .kv_heads = 8,
        .conv_width = 4,
        .last = Last::kL2Norm,
-       .rule = Rule(Decay::kNone, Correction::kDelta)},
+       .rule = RuleOf(Decay::kNone, Correction::kDelta)},
       {.name = "delta_net, sums, other activations behind convolutions of 2",
        .heads = 4,
        .kv_heads = 4,
@@ -76,7 +76,7 @@ std::vector<Layer> Layers() {
        .conv_activation = Activation::kIdentity,
        .activation = Activation::kEluPlusOne,
        .last = Last::kSumNorm,
-       .rule = Rule(Decay::kNone, Correction::kDelta),
+       .rule = RuleOf(Decay::kNone, Correction::kDelta),
        .rounded = true},
       {.name = "gla, grouped heads",
        .heads = 4,
@@ -98,39 +98,39 @@ std::vector<Layer> Layers() {
        .key_dim = 256,
        .value_dim = 512,
        .last = Last::kRope,
-       .rule = Rule(Decay::kConstant, Correction::kNone)},
+       .rule = RuleOf(Decay::kConstant, Correction::kNone)},
       {.name = "retnet, heads of 512",
        .heads = 4,
        .kv_heads = 1,
        .key_dim = 512,
        .activation = Activation::kSilu,
        .last = Last::kRope,
-       .rule = Rule(Decay::kConstant, Correction::kNone)},
+       .rule = RuleOf(Decay::kConstant, Correction::kNone)},
       {.name = "linear attention of odd heads",
        .key_dim = 20,
        .value_dim = 12,
        .activation = Activation::kSigmoid,
        .last = Last::kSumNorm,
-       .rule = Rule(Decay::kNone, Correction::kNone)},
+       .rule = RuleOf(Decay::kNone, Correction::kNone)},
       {.name = "keys of slots",
        .key_dim = 128,
        .value_dim = 64,
        .activation = Activation::kSilu,
-       .rule = Rule(Decay::kValue, Correction::kNone),
+       .rule = RuleOf(Decay::kValue, Correction::kNone),
        .gate = DecayGate::kLogSigmoid},
   };
 }
 
-struct StepResult {
+struct MatrixStepResult {
   bool fused = false;
   std::vector<double> out, states, windows;
 };
 
-class StepProblem {
+class MatrixStepProblem {
  public:
   static constexpr int kSlots = 9, kMemories = 2;
 
-  StepProblem(uint64_t seed, const Layer& layer)
+  MatrixStepProblem(uint64_t seed, const MatrixLayer& layer)
       : layer_(layer), segments_(RandomSegments(seed, kSlots, kMemories, /*longest=*/1)) {
     SeededRandom random(seed);
     entries_ = Entries(segments_);
@@ -169,7 +169,7 @@ class StepProblem {
     return int64_t{layer_.heads} * layer_.value_dim * layer_.key_dim;
   }
 
-  StepResult Run(Backend& backend, bool fuse) const {
+  MatrixStepResult Run(Backend& backend, bool fuse) const {
     Workbench bench(backend);
     const bool exact = backend.activation_dtype() == DType::kF64;
     const DType rounded = layer_.rounded && !exact ? DType::kBF16 : backend.activation_dtype();
@@ -285,7 +285,7 @@ class StepProblem {
       streams.push_back(stream);
       rule.beta = beta;
     }
-    StepResult result;
+    MatrixStepResult result;
     result.fused = fuse && bench.kernels().MatrixMemoryStep({.streams = streams, .rule = rule});
     if (!result.fused) Compose(bench.kernels(), streams, rule);
     EXPECT_TRUE(states.OnlyTouched(before, [this](int slot, int memory) {
@@ -331,7 +331,7 @@ class StepProblem {
     kernels.MatrixMemory(rule);
   }
 
-  const Layer layer_;
+  const MatrixLayer layer_;
   const std::vector<SegmentSpec> segments_;
   int entries_ = 0, rows_ = 0;
   std::vector<int> entry_rows_;
@@ -349,27 +349,27 @@ class CudaMatrixMemoryStepTest : public testing::Test {
 };
 
 // Errors are relative in norm: a sum of 512 terms at the most, and functions of a few ulp.
-constexpr double kBound = 1e-5;
+constexpr double kMatrixStepBound = 1e-5;
 
 TEST_F(CudaMatrixMemoryStepTest, AgreesWithItsPartsAndWithFloat64) {
   const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
   const std::unique_ptr<Backend> reference = MakeReferenceBackend({});
   uint64_t seed = 900;
-  for (const Layer& layer : Layers()) {
+  for (const MatrixLayer& layer : MatrixLayers()) {
     for (int round = 0; round < 3; ++round) {
       ++seed;
       SCOPED_TRACE(layer.name + ", seed " + std::to_string(seed));
-      const StepProblem p(seed, layer);
-      const StepResult got = p.Run(*backend, true), parts = p.Run(*backend, false);
+      const MatrixStepProblem p(seed, layer);
+      const MatrixStepResult got = p.Run(*backend, true), parts = p.Run(*backend, false);
       EXPECT_TRUE(got.fused);
       EXPECT_THAT(got.windows, HasSameBits(parts.windows));
-      const StepResult exact = p.Run(*reference, false);
-      for (const StepResult& want : {parts, exact}) {
-        EXPECT_LE(RelativeError(got.out, want.out), kBound);
-        EXPECT_LE(RelativeError(got.states, want.states), kBound);
+      const MatrixStepResult exact = p.Run(*reference, false);
+      for (const MatrixStepResult& want : {parts, exact}) {
+        EXPECT_LE(RelativeError(got.out, want.out), kMatrixStepBound);
+        EXPECT_LE(RelativeError(got.states, want.states), kMatrixStepBound);
       }
       // Once more: a step's bits are its own.
-      const StepResult again = p.Run(*backend, true);
+      const MatrixStepResult again = p.Run(*backend, true);
       EXPECT_THAT(again.out, HasSameBits(got.out));
       EXPECT_THAT(again.states, HasSameBits(got.states));
     }
@@ -378,17 +378,17 @@ TEST_F(CudaMatrixMemoryStepTest, AgreesWithItsPartsAndWithFloat64) {
 
 TEST_F(CudaMatrixMemoryStepTest, LeavesWhatItCannotTakeToItsParts) {
   const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
-  Layer layer = Layers()[0];
+  MatrixLayer layer = MatrixLayers()[0];
   for (const int width : {5, 9}) {  // of a convolution
     layer.conv_width = width;
-    EXPECT_FALSE(StepProblem(1, layer).Run(*backend, true).fused);
+    EXPECT_FALSE(MatrixStepProblem(1, layer).Run(*backend, true).fused);
   }
-  layer = Layers()[1];
+  layer = MatrixLayers()[1];
   layer.key_dim = 30;  // not a multiple of four
-  EXPECT_FALSE(StepProblem(2, layer).Run(*backend, true).fused);
-  layer = Layers()[2];
+  EXPECT_FALSE(MatrixStepProblem(2, layer).Run(*backend, true).fused);
+  layer = MatrixLayers()[2];
   layer.heads = layer.kv_heads = 3;  // nor are their strengths
-  EXPECT_FALSE(StepProblem(3, layer).Run(*backend, true).fused);
+  EXPECT_FALSE(MatrixStepProblem(3, layer).Run(*backend, true).fused);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace {
 
 using Decay = MatrixRule::Decay;
 using Correction = MatrixRule::Correction;
-using Read = MatrixRule::Read;
+using MatrixRead = MatrixRule::Read;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -260,7 +260,7 @@ TEST_P(MatrixMemoryTest, LongRunsOfStrongDecayStayFinite) {
 TEST_P(MatrixMemoryTest, ADecayOfHeadsIsOneOfEqualKeysOrValues) {
   for (const Correction correction :
        {Correction::kNone, Correction::kDelta, Correction::kGeneral}) {
-    for (const Read read : {Read::kAfter, Read::kBeforeWithBonus}) {
+    for (const MatrixRead read : {MatrixRead::kAfter, MatrixRead::kBeforeWithBonus}) {
       const MatrixProblem heads(8000, {Decay::kHead, correction, read}, {2, 32, 20},
                                 Ragged(8000, 7));
       const MatrixResult want = heads.Run(*backend_), bound = heads.Bound();
@@ -287,7 +287,7 @@ TEST_P(MatrixMemoryTest, ADecayOfHeadsIsOneOfEqualKeysOrValues) {
 
 // S - beta (S k) k^T + beta v k^T, which is c = -k, e = beta k and values beta v.
 TEST_P(MatrixMemoryTest, TheDeltaRuleIsAGeneralCorrection) {
-  MatrixProblem delta(8100, {Decay::kNone, Correction::kDelta, Read::kAfter}, {2, 24, 20},
+  MatrixProblem delta(8100, {Decay::kNone, Correction::kDelta, MatrixRead::kAfter}, {2, 24, 20},
                       {{9, 0, 0, false}, {1, 1, 0, true}});
   MatrixProblem p = delta;
   p.rule.correction = Correction::kGeneral;

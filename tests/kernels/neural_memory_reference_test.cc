@@ -15,16 +15,16 @@
 namespace mneme {
 namespace {
 
-using Read = NeuralMemoryArgs::Read;
+using NeuralRead = NeuralMemoryArgs::Read;
 using Norm = MemoryNetwork::Norm;
-using Activation = MemoryNetwork::Activation;
+using MemoryActivation = MemoryNetwork::Activation;
 
 // What a step takes off each weight is the derivative of the loss.
 TEST(NeuralMemoryReferenceTest, GradientIsThatOfFiniteDifferences) {
   const std::unique_ptr<Backend> reference = MakeReference();
   uint64_t seed = 100;
-  for (const Activation activation :
-       {Activation::kGelu, Activation::kGeluTanh, Activation::kSilu}) {
+  for (const MemoryActivation activation :
+       {MemoryActivation::kGelu, MemoryActivation::kGeluTanh, MemoryActivation::kSilu}) {
     for (const Norm norm : {Norm::kNone, Norm::kLayer, Norm::kRms}) {
       for (int depth = 1; depth <= kMaxMemoryDepth; ++depth) {
         const bool odd = ++seed % 2 == 1;
@@ -139,10 +139,10 @@ class PlainMemory {
       const int last = std::min(first + rule_.step, tokens) - 1;
       for (int e = first; e < last + (whole ? 0 : 1); ++e) Ask(e);
       if (whole) {
-        if (rule_.read == Read::kAnchor) Ask(last);
+        if (rule_.read == NeuralRead::kAnchor) Ask(last);
         Step(first, last);
         if (rule_.anchor_period > 0 && (last + 1) % rule_.anchor_period == 0) Refresh();
-        if (rule_.read == Read::kRunning) Ask(last);
+        if (rule_.read == NeuralRead::kRunning) Ask(last);
       } else {
         for (int i = first * rule_.keys; i < tokens * rule_.keys; ++i)
           loss.push_back(Loss(anchor_, i));
@@ -207,7 +207,8 @@ class PlainMemory {
     return Answer(net, x, net.size(), 0);
   }
   void Ask(int e) {
-    for (const Dual& y : Answer(rule_.read == Read::kAnchor ? anchor_ : w_, &p_.q[e * rule_.dim])) {
+    for (const Dual& y :
+         Answer(rule_.read == NeuralRead::kAnchor ? anchor_ : w_, &p_.q[e * rule_.dim])) {
       out.push_back(y.value);
     }
   }
@@ -341,7 +342,7 @@ TEST(NeuralMemoryReferenceTest, TakesTheStepsOfAPlainProgram) {
   add("never another anchor", [](MemoryRule& r) { r.step = 4, r.anchor_period = 0; });
   add("pairs", [](MemoryRule& r) { r.keys = 3, r.step = 2, r.anchor_period = 2; });
   add("no momentum",
-      [](MemoryRule& r) { r.orders = 0, r.read = Read::kAnchor, r.anchor_period = 3; });
+      [](MemoryRule& r) { r.orders = 0, r.read = NeuralRead::kAnchor, r.anchor_period = 3; });
   add("orders", [](MemoryRule& r) { r.orders = 3, r.anchor_period = 5; });
   add("a mix", [](MemoryRule& r) { r.orders = 2, r.mix = 2, r.step = 2, r.anchor_period = 4; });
   add("a mix with the gradient", [](MemoryRule& r) { r.orders = 2, r.mix = 3; });

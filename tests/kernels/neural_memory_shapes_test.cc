@@ -15,11 +15,11 @@
 namespace mneme {
 namespace {
 
-using Read = NeuralMemoryArgs::Read;
+using NeuralRead = NeuralMemoryArgs::Read;
 using Norm = MemoryNetwork::Norm;
-using Activation = MemoryNetwork::Activation;
+using MemoryActivation = MemoryNetwork::Activation;
 
-const MemoryRule kRules[] = {
+const MemoryRule kShapeRules[] = {
     {.name = "64 x 256", .dim = 64, .hidden = 256},
     {.name = "64 x 128, a trained gain",
      .dim = 64,
@@ -31,13 +31,13 @@ const MemoryRule kRules[] = {
      .heads = 1,
      .dim = 96,
      .hidden = 384,
-     .activation = Activation::kSilu,
+     .activation = MemoryActivation::kSilu,
      .norm = Norm::kRms,
      .trains_gain = true},
     {.name = "48 x 192, no momentum",
      .dim = 48,
      .hidden = 192,
-     .activation = Activation::kGeluTanh,
+     .activation = MemoryActivation::kGeluTanh,
      .norm = Norm::kLayer,
      .orders = 0},
     {.name = "128 x 256, nothing forgotten", .heads = 1, .dim = 128, .hidden = 256, .keep = false},
@@ -114,7 +114,7 @@ const MemoryRule kRules[] = {
      .norm = Norm::kLayer,
      .step = 16,
      .anchor_period = 16,
-     .read = Read::kAhead,
+     .read = NeuralRead::kAhead,
      .orders = 0,
      .keep = false,
      .scaled = true},
@@ -122,11 +122,11 @@ const MemoryRule kRules[] = {
      .dim = 64,
      .hidden = 256,
      .biases = true,
-     .activation = Activation::kGeluTanh,
+     .activation = MemoryActivation::kGeluTanh,
      .norm = Norm::kLayer,
      .step = 6,
      .anchor_period = 6,
-     .read = Read::kAhead,
+     .read = NeuralRead::kAhead,
      .orders = 0,
      .keep = false,
      .scaled = true,
@@ -139,7 +139,7 @@ const MemoryRule kRules[] = {
      .trains_gain = true,
      .step = 20,
      .anchor_period = 20,
-     .read = Read::kAhead,
+     .read = NeuralRead::kAhead,
      .orders = 0,
      .keep = false},
 };
@@ -152,7 +152,7 @@ class NeuralMemoryShapesTest : public testing::TestWithParam<BackendUnderTest> {
 
 TEST_P(NeuralMemoryShapesTest, MatchReference) {
   uint64_t seed = 900;
-  for (MemoryRule rule : kRules) {
+  for (MemoryRule rule : kShapeRules) {
     for (const int longest : {1, 2, 23}) {
       rule.loss = ++seed % 2 == 0;
       const MemoryProblem problem(seed, rule,
@@ -202,7 +202,7 @@ Fed InPieces(Backend& backend, const MemoryProblem& whole, const std::vector<int
 // A prompt at once, in pieces and token by token; from a phase that is not the first of a step.
 TEST_P(NeuralMemoryShapesTest, AnySplitGivesTheSameBits) {
   uint64_t seed = 1000;
-  for (const MemoryRule& rule : kRules) {
+  for (const MemoryRule& rule : kShapeRules) {
     SCOPED_TRACE(rule.name);
     const bool fresh = ++seed % 2 == 0;
     const MemoryProblem whole(seed, rule, {{.length = 37, .slot = 1, .fresh = fresh}});
@@ -271,7 +271,7 @@ TEST_P(NeuralMemoryShapesTest, LongPromptsOfStepsOfSeveralTokens) {
 // Rows of every phase, of no tokens and of padding, beside a session whose state is not a number.
 TEST_P(NeuralMemoryShapesTest, BrokenNeighboursStayAlone) {
   uint64_t seed = 1100;
-  for (const MemoryRule& rule : kRules) {
+  for (const MemoryRule& rule : kShapeRules) {
     SCOPED_TRACE(rule.name);
     const std::vector<SegmentSpec> segments = {{.length = 1, .slot = 2},
                                                {.length = 0, .slot = 1},
@@ -298,7 +298,7 @@ TEST_P(NeuralMemoryShapesTest, BrokenNeighboursStayAlone) {
 // Which slots the sessions have, and in which order they come, changes no bit.
 TEST_P(NeuralMemoryShapesTest, SlotsMayBePermuted) {
   uint64_t seed = 1200;
-  for (const MemoryRule& rule : kRules) {
+  for (const MemoryRule& rule : kShapeRules) {
     SCOPED_TRACE(rule.name);
     const MemoryProblem problem = MemoryProblem(++seed, rule,
                                                 {{.length = 2, .slot = 0},

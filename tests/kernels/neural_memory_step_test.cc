@@ -21,7 +21,7 @@ namespace mneme {
 namespace {
 
 // What a layer's tokens go through before its memory.
-struct Layer {
+struct NeuralLayer {
   MemoryRule memory;
   int conv_width = 0;
   bool conv_bias = false;
@@ -31,7 +31,7 @@ struct Layer {
   bool exponential = false;  // the decay
 };
 
-std::vector<Layer> Layers() {
+std::vector<NeuralLayer> NeuralLayers() {
   using Read = MemoryRule::Read;
   return {
       {.memory = {.name = "lmm", .heads = 4, .dim = 64, .hidden = 128}, .conv_width = 4},
@@ -66,14 +66,14 @@ std::vector<Layer> Layers() {
   };
 }
 
-struct StepResult {
+struct NeuralStepResult {
   bool fused = false;
   std::vector<double> out, states, windows;
 };
 
-class StepProblem {
+class NeuralStepProblem {
  public:
-  StepProblem(uint64_t seed, const Layer& layer)
+  NeuralStepProblem(uint64_t seed, const NeuralLayer& layer)
       : layer_(layer),
         memory_(seed, layer.memory,
                 {{.length = 1, .slot = 2},
@@ -99,7 +99,7 @@ class StepProblem {
     }
   }
 
-  StepResult Run(Backend& backend, bool fuse) const {
+  NeuralStepResult Run(Backend& backend, bool fuse) const {
     Workbench bench(backend);
     const MemoryProblem::Loaded loaded = memory_.Load(bench);
     NeuralMemoryArgs args = loaded.args;
@@ -159,7 +159,7 @@ class StepProblem {
       streams.emplace_back().last = keep;
     }
 
-    StepResult result;
+    NeuralStepResult result;
     result.fused = fuse && bench.kernels().NeuralMemoryStep({.streams = streams, .memory = args});
     if (!result.fused) Compose(bench.kernels(), streams, args);
     const MemoryProblem::Trained trained = memory_.Results(bench, loaded);
@@ -191,7 +191,7 @@ class StepProblem {
     kernels.NeuralMemory(args);
   }
 
-  const Layer layer_;
+  const NeuralLayer layer_;
   MemoryProblem memory_;
   std::vector<double> filters_[3], biases_[3], windows_[3];
   std::vector<double> a_log_, dt_bias_, frequencies_;
@@ -205,26 +205,26 @@ class CudaNeuralMemoryStepTest : public testing::Test {
 };
 
 // Errors are relative in norm: sums of some hundred terms, and functions of a few ulp.
-constexpr double kBound = 1e-5;
+constexpr double kNeuralStepBound = 1e-5;
 
 TEST_F(CudaNeuralMemoryStepTest, AgreesWithItsPartsAndWithFloat64) {
   const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
   const std::unique_ptr<Backend> reference = MakeReferenceBackend({});
   uint64_t seed = 1900;
-  for (const Layer& layer : Layers()) {
+  for (const NeuralLayer& layer : NeuralLayers()) {
     for (int round = 0; round < 3; ++round) {
       ++seed;
       SCOPED_TRACE(std::string(layer.memory.name) + ", seed " + std::to_string(seed));
-      const StepProblem p(seed, layer);
-      const StepResult got = p.Run(*backend, true), parts = p.Run(*backend, false);
+      const NeuralStepProblem p(seed, layer);
+      const NeuralStepResult got = p.Run(*backend, true), parts = p.Run(*backend, false);
       EXPECT_TRUE(got.fused);
       EXPECT_THAT(got.windows, HasSameBits(parts.windows));
-      const StepResult exact = p.Run(*reference, false);
-      for (const StepResult& want : {parts, exact}) {
-        EXPECT_LE(RelativeError(got.out, want.out), kBound);
-        EXPECT_LE(RelativeError(got.states, want.states), kBound);
+      const NeuralStepResult exact = p.Run(*reference, false);
+      for (const NeuralStepResult& want : {parts, exact}) {
+        EXPECT_LE(RelativeError(got.out, want.out), kNeuralStepBound);
+        EXPECT_LE(RelativeError(got.states, want.states), kNeuralStepBound);
       }
-      const StepResult again = p.Run(*backend, true);
+      const NeuralStepResult again = p.Run(*backend, true);
       EXPECT_THAT(again.out, HasSameBits(got.out));
       EXPECT_THAT(again.states, HasSameBits(got.states));
     }
@@ -233,12 +233,12 @@ TEST_F(CudaNeuralMemoryStepTest, AgreesWithItsPartsAndWithFloat64) {
 
 TEST_F(CudaNeuralMemoryStepTest, LeavesWhatItCannotTakeToItsParts) {
   const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
-  Layer layer = Layers()[0];
+  NeuralLayer layer = NeuralLayers()[0];
   layer.conv_width = 5;
-  EXPECT_FALSE(StepProblem(1, layer).Run(*backend, true).fused);
-  layer = Layers()[0];
+  EXPECT_FALSE(NeuralStepProblem(1, layer).Run(*backend, true).fused);
+  layer = NeuralLayers()[0];
   layer.memory.heads = 3;  // gates by fours
-  EXPECT_FALSE(StepProblem(2, layer).Run(*backend, true).fused);
+  EXPECT_FALSE(NeuralStepProblem(2, layer).Run(*backend, true).fused);
 }
 
 struct OutputResult {
@@ -247,7 +247,7 @@ struct OutputResult {
 };
 
 // A memory's answer on its way out: of 5 tokens, of which one is no entry of the memory's.
-struct OutputProblem {
+struct NeuralOutputProblem {
   int heads = 3, dim = 64;
   bool by_token = false;  // LayerNorm, then the gate
   bool rounded = false;   // gate and result of the fused operation are bf16
@@ -326,28 +326,30 @@ TEST_F(CudaNeuralMemoryStepTest, OutputAgreesWithItsParts) {
   for (const bool by_token : {false, true}) {
     for (const int dim : {4, 64, 96, 132, 256}) {
       for (const bool rounded : {false, true}) {
-        const OutputProblem p = {.dim = dim, .by_token = by_token, .rounded = rounded};
+        const NeuralOutputProblem p = {.dim = dim, .by_token = by_token, .rounded = rounded};
         SCOPED_TRACE(std::string(by_token ? "tokens, " : "") + "heads of " + std::to_string(dim) +
                      (rounded ? ", bf16" : ""));
-        const OutputProblem::Result got = p.Run(*backend, true), parts = p.Run(*backend, false);
-        const OutputProblem::Result exact = p.Run(*reference, false);
+        const NeuralOutputProblem::Result got = p.Run(*backend, true),
+                                          parts = p.Run(*backend, false);
+        const NeuralOutputProblem::Result exact = p.Run(*reference, false);
         EXPECT_TRUE(got.fused);
-        EXPECT_LE(RelativeError(got.y, parts.y), rounded ? kUnitBF16 : kBound);
-        EXPECT_LE(RelativeError(got.y, exact.y), rounded ? kUnitBF16 : kBound);
+        EXPECT_LE(RelativeError(got.y, parts.y), rounded ? kUnitBF16 : kNeuralStepBound);
+        EXPECT_LE(RelativeError(got.y, exact.y), rounded ? kUnitBF16 : kNeuralStepBound);
         EXPECT_THAT(got.surprise, HasSameBits(parts.surprise));
         EXPECT_EQ(got.surprise[2], -1);
       }
     }
   }
-  EXPECT_FALSE((OutputProblem{.dim = 30}.Run(*backend, true).fused));
-  EXPECT_FALSE((OutputProblem{.dim = 260}.Run(*backend, true).fused));
-  EXPECT_FALSE((OutputProblem{.heads = 9, .dim = 256, .by_token = true}.Run(*backend, true).fused));
+  EXPECT_FALSE((NeuralOutputProblem{.dim = 30}.Run(*backend, true).fused));
+  EXPECT_FALSE((NeuralOutputProblem{.dim = 260}.Run(*backend, true).fused));
+  EXPECT_FALSE(
+      (NeuralOutputProblem{.heads = 9, .dim = 256, .by_token = true}.Run(*backend, true).fused));
 }
 
 TEST_F(CudaNeuralMemoryStepTest, OutputTellsOfWhatIsNotFinite) {
   const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
-  const OutputProblem p = {.heads = 4, .diverged = true};
-  const OutputProblem::Result got = p.Run(*backend, true);
+  const NeuralOutputProblem p = {.heads = 4, .diverged = true};
+  const NeuralOutputProblem::Result got = p.Run(*backend, true);
   EXPECT_TRUE(got.fused);
   for (size_t token = 0; token < got.surprise.size(); ++token) {
     EXPECT_EQ(std::isnan(got.surprise[token]), token == 1);

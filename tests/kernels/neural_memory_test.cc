@@ -12,12 +12,12 @@
 namespace mneme {
 namespace {
 
-using Read = NeuralMemoryArgs::Read;
+using NeuralRead = NeuralMemoryArgs::Read;
 using Norm = MemoryNetwork::Norm;
-using Activation = MemoryNetwork::Activation;
+using MemoryActivation = MemoryNetwork::Activation;
 
 // Each way that a model trains its memory, and odd shapes.
-const MemoryRule kRules[] = {
+const MemoryRule kNeuralRules[] = {
     {.name = "every token"},
     {.name = "one matrix", .depth = 1, .anchor_period = 4},
     {.name = "deep",
@@ -25,7 +25,7 @@ const MemoryRule kRules[] = {
      .dim = 33,
      .depth = 4,
      .hidden = 65,
-     .activation = Activation::kSilu,
+     .activation = MemoryActivation::kSilu,
      .norm = Norm::kLayer,
      .trains_gain = true,
      .gain_offset = 1},
@@ -45,24 +45,24 @@ const MemoryRule kRules[] = {
      .gain_offset = 1,
      .step = 3,
      .anchor_period = 0},
-    {.name = "the anchor is read", .anchor_period = 5, .read = Read::kAnchor},
+    {.name = "the anchor is read", .anchor_period = 5, .read = NeuralRead::kAnchor},
     {.name = "the frozen memory is read",
      .anchor_period = 2,
      .frozen_period = 6,
-     .read = Read::kFrozen,
+     .read = NeuralRead::kFrozen,
      .orders = 0},
     {.name = "frozen within a step",
      .step = 4,
      .anchor_period = 8,
      .frozen_period = 6,
-     .read = Read::kFrozen},
+     .read = NeuralRead::kFrozen},
     {.name = "mini-batches of one matrix",
      .depth = 1,
      .biases = true,
      .norm = Norm::kLayer,
      .step = 8,
      .anchor_period = 8,
-     .read = Read::kAhead,
+     .read = NeuralRead::kAhead,
      .orders = 0,
      .keep = false,
      .scaled = true},
@@ -70,12 +70,12 @@ const MemoryRule kRules[] = {
      .dim = 32,
      .hidden = 300,
      .biases = true,
-     .activation = Activation::kGeluTanh,
+     .activation = MemoryActivation::kGeluTanh,
      .norm = Norm::kLayer,
      .trains_gain = true,
      .step = 8,
      .anchor_period = 8,
-     .read = Read::kAhead,
+     .read = NeuralRead::kAhead,
      .keys = 2,
      .orders = 0,
      .keep = false,
@@ -147,7 +147,7 @@ class NeuralMemoryTest : public testing::TestWithParam<BackendUnderTest> {
 
 TEST_P(NeuralMemoryTest, MatchesReferenceOnRaggedSegments) {
   uint64_t seed = 0;
-  for (const MemoryRule& rule : kRules) {
+  for (const MemoryRule& rule : kNeuralRules) {
     for (int longest : {1, 5, 40}) {
       ++seed;
       // One orthogonal step: the next one's direction hangs on every rounding of the first.
@@ -199,7 +199,7 @@ MemoryProblem::Trained RunInParts(Backend& backend, const MemoryProblem& whole,
 
 TEST_P(NeuralMemoryTest, AnySplitOfASegmentGivesTheSameBits) {
   uint64_t seed = 200;
-  for (const MemoryRule& rule : kRules) {
+  for (const MemoryRule& rule : kNeuralRules) {
     for (const bool fresh : {true, false}) {
       const MemoryProblem whole(++seed, rule, {{.length = 23, .slot = 1, .fresh = fresh}});
       const auto want = whole.Run(*backend_);
@@ -220,7 +220,7 @@ TEST_P(NeuralMemoryTest, AnySplitOfASegmentGivesTheSameBits) {
 
 TEST_P(NeuralMemoryTest, StepsEndAtEveryOffsetOfASegment) {
   uint64_t seed = 800;
-  for (const MemoryRule& rule : kRules) {
+  for (const MemoryRule& rule : kNeuralRules) {
     if (rule.step == 1 || rule.spectral_norm) continue;
     for (int first = 1; first <= rule.step; ++first) {
       for (const int length : {rule.step - 1, rule.step, rule.step + 1}) {
@@ -240,7 +240,7 @@ TEST_P(NeuralMemoryTest, StepsEndAtEveryOffsetOfASegment) {
 
 TEST_P(NeuralMemoryTest, NeitherThreadsNorOtherSegmentsChangeABit) {
   uint64_t seed = 300;
-  for (const MemoryRule& rule : kRules) {
+  for (const MemoryRule& rule : kNeuralRules) {
     ++seed;
     const MemoryProblem all(seed, rule, RandomSegments(seed, MemoryProblem::kSlots, 1, 12));
     const auto want = all.Run(*backend_);
@@ -265,7 +265,7 @@ TEST_P(NeuralMemoryTest, NeitherThreadsNorOtherSegmentsChangeABit) {
 }
 
 TEST_P(NeuralMemoryTest, GatesAtTheirEnds) {
-  MemoryProblem problem(400, kRules[0], {{.length = 6, .slot = 2}});
+  MemoryProblem problem(400, kNeuralRules[0], {{.length = 6, .slot = 2}});
   const auto states_of = [&](const char* copy) {
     std::vector<double> all;
     for (int t = 0; t < problem.rule.network().tensors(); ++t) {
@@ -293,7 +293,7 @@ TEST_P(NeuralMemoryTest, GatesAtTheirEnds) {
 
 // Clamping leaves what is zero alone, and gives what is small half of the largest norm.
 TEST_P(NeuralMemoryTest, ClampedGradientsAtTheirEnds) {
-  MemoryRule rule = kRules[1];
+  MemoryRule rule = kNeuralRules[1];
   rule.orders = 0;
   rule.keep = false;
   rule.max_grad_norm = 0.5;
@@ -320,10 +320,10 @@ TEST_P(NeuralMemoryTest, ClampedGradientsAtTheirEnds) {
 
 TEST_P(NeuralMemoryTest, ReadingLeavesTheMemoryAlone) {
   for (const bool fresh : {false, true}) {
-    MemoryRule rule = kRules[0];
+    MemoryRule rule = kNeuralRules[0];
     rule.frozen_period = 4;
     rule.loss = false;
-    for (const Read read : {Read::kRunning, Read::kFrozen}) {
+    for (const NeuralRead read : {NeuralRead::kRunning, NeuralRead::kFrozen}) {
       rule.read = read;
       const MemoryProblem problem(500, rule, {{.length = 37, .slot = 1, .fresh = fresh}});
       const auto run = [&](Backend& backend) {

@@ -172,8 +172,8 @@ struct NormProblem {
   Activation activation = Activation::kSilu;
 };
 
-constexpr int kDims[] = {1,  2,  3,  15, 16,  17,  20,  24,   32,   33,  48,
-                         64, 65, 80, 96, 128, 250, 256, 1000, 2048, 5004};
+constexpr int kNormedDims[] = {1,  2,  3,  15, 16,  17,  20,  24,   32,   33,  48,
+                               64, 65, 80, 96, 128, 250, 256, 1000, 2048, 5004};
 
 class NormsTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
@@ -182,7 +182,7 @@ class NormsTest : public testing::TestWithParam<BackendUnderTest> {
 };
 
 TEST_P(NormsTest, RmsNormMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kNormedDims) {
     // Scales at which eps is everything, something, nothing.
     for (const double scale : {1e-5, 3e-3, 1.0, 1e4}) {
       const NormProblem p(dim, 7, 1, dim, scale);
@@ -194,7 +194,7 @@ TEST_P(NormsTest, RmsNormMatchesReference) {
 }
 
 TEST_P(NormsTest, LayerNormMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kNormedDims) {
     for (const double scale : {1e-5, 3e-3, 1.0, 1e4}) {
       for (const double mean : {0.0, 10.0}) {  // in deviations
         for (const int heads : {1, 5}) {
@@ -215,7 +215,7 @@ TEST_P(NormsTest, LayerNormMatchesReference) {
 }
 
 TEST_P(NormsTest, L2NormMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kNormedDims) {
     for (const double scale : {1e-5, 3e-3, 1.0, 1e4}) {
       for (const float eps : {1e-6f, 1e-2f}) {
         const NormProblem p(dim, 3, 5, dim, scale);
@@ -229,7 +229,7 @@ TEST_P(NormsTest, L2NormMatchesReference) {
 }
 
 TEST_P(NormsTest, GatedRmsNormMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kNormedDims) {
     for (const bool gated : {false, true}) {
       for (const Activation activation : {Activation::kSilu, Activation::kSigmoid}) {
         NormProblem p(dim, 4, 3, dim);
@@ -246,7 +246,7 @@ TEST_P(NormsTest, GatedRmsNormMatchesReference) {
 }
 
 TEST_P(NormsTest, HeadsMayEachHaveTheirWeights) {
-  for (const int dim : kDims) {
+  for (const int dim : kNormedDims) {
     for (const bool gated : {false, true}) {
       NormProblem p(dim, 4, 3, dim);
       p.GiveEachHeadWeights(/*seed=*/dim + 1);
@@ -270,7 +270,7 @@ TEST_P(NormsTest, HeadsMayEachHaveTheirWeights) {
 }
 
 TEST_P(NormsTest, SumNormMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kNormedDims) {
     NormProblem p(dim, 3, 5, dim);
     // Numbers of either sign, positive on the whole, as silu makes of keys; and all positive, by
     // sigmoid.
@@ -284,7 +284,7 @@ TEST_P(NormsTest, SumNormMatchesReference) {
 }
 
 TEST_P(NormsTest, DivideMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kNormedDims) {
     const NormProblem p(dim, 3, 5, dim);
     const std::vector<double> want = p.Divide(*reference_);
     EXPECT_THAT(p.Divide(*backend_),

@@ -38,11 +38,11 @@ struct Mixing {
   }
 };
 
-struct Read {
+struct StreamRead {
   Values input, post, streams;
 };
 
-Read RunRead(Backend& backend, const Mixing& m) {
+StreamRead RunRead(Backend& backend, const Mixing& m) {
   Workbench bench(backend);
   ReadStreamsArgs args = {
       .mixing = {.kind = m.kind,
@@ -64,9 +64,9 @@ Read RunRead(Backend& backend, const Mixing& m) {
 double Sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
 
 // The paper's equations, stream by stream.
-Read Want(const Mixing& m) {
+StreamRead Want(const Mixing& m) {
   const int n = m.streams, dim = m.dim;
-  Read want{.input = Values(kTokens * dim), .post = {}, .streams = m.x};
+  StreamRead want{.input = Values(kTokens * dim), .post = {}, .streams = m.x};
   for (int token = 0; token < kTokens; ++token) {
     const double* x = m.x.data() + token * n * dim;
     std::vector<Values> mix(n, Values(n));
@@ -135,7 +135,7 @@ TEST_P(ResidualStreamsTest, AReadIsWhatItsEquationSays) {
       for (const int dim : {1, 17, 64, 300}) {
         for (const bool writes : {true, false}) {
           const Mixing m(++seed, kind, streams, dim, writes);
-          const Read want = Want(m), got = RunRead(*backend_, m);
+          const StreamRead want = Want(m), got = RunRead(*backend_, m);
           SCOPED_TRACE(testing::Message() << "seed " << seed << " kind " << static_cast<int>(kind)
                                           << " streams " << streams << " dim " << dim);
           // A coefficient is a sum over dim of terms of up to some 20 sqrt(dim), whose error is
@@ -164,10 +164,10 @@ TEST_P(ResidualStreamsTest, AMixingMatrixIsDoublyStochastic) {
 
 TEST_P(ResidualStreamsTest, ATokenDoesNotDependOnItsNeighbours) {
   const Mixing m(3, Kind::kConstrained, 4, 50, /*writes=*/true);
-  const Read all = RunRead(*backend_, m);
+  const StreamRead all = RunRead(*backend_, m);
   Mixing other = m;
   std::rotate(other.x.begin(), other.x.begin() + 4 * 50, other.x.end());
-  Read rotated = RunRead(*backend_, other);
+  StreamRead rotated = RunRead(*backend_, other);
   std::rotate(rotated.streams.begin(), rotated.streams.end() - 4 * 50, rotated.streams.end());
   EXPECT_THAT(rotated.streams, HasSameBits(all.streams));
 }

@@ -14,7 +14,7 @@
 namespace mneme {
 namespace {
 
-constexpr int kDims[] = {1, 3, 16, 33, 64, 100, 600};
+constexpr int kRwkvDims[] = {1, 3, 16, 33, 64, 100, 600};
 
 using Values = std::vector<double>;
 
@@ -95,7 +95,7 @@ struct ShiftProblem {
 
 TEST_P(RwkvTest, TokenShiftMatchesReferenceOnRaggedSegments) {
   uint64_t seed = 0;
-  for (const int dim : kDims) {
+  for (const int dim : kRwkvDims) {
     for (const int mixes : {1, 2, 5, 6}) {
       for (const bool by_token : {false, true}) {
         for (const int longest : {1, 9}) {
@@ -177,8 +177,8 @@ struct Gates {
   Values log_decay, c, e, k;
 };
 
-struct GatesProblem {
-  GatesProblem(uint64_t seed, int entries, int heads, int dim)
+struct RwkvGatesProblem {
+  RwkvGatesProblem(uint64_t seed, int entries, int heads, int dim)
       : entries(entries), heads(heads), dim(dim) {
     SeededRandom random(seed);
     const int64_t n = int64_t{entries} * heads * dim;
@@ -252,10 +252,10 @@ void ExpectSameGates(const Gates& got, const Gates& want) {
 }
 
 TEST_P(RwkvTest, GatesMatchReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kRwkvDims) {
     for (const int entries : {0, 1, 7}) {
       SCOPED_TRACE(testing::Message() << entries << " x 3 x " << dim);
-      const GatesProblem p(dim, entries, 3, dim);
+      const RwkvGatesProblem p(dim, entries, 3, dim);
       const Gates want = p.Run(*reference_), got = p.Run(*backend_);
       ExpectGates(got, want, p.Bound(want));
       ExpectSameGates(p.Run(*backend_, /*in_place=*/true), got);
@@ -268,7 +268,7 @@ TEST_P(RwkvTest, GatesHoldOverTheWholeRange) {
   for (const float least : {0.0f, 1e-12f}) {
     for (const double scale : {0.0, 1e-15, 1e-6, 1.0, 1e6}) {
       SCOPED_TRACE(testing::Message() << "least " << least << " scale " << scale);
-      GatesProblem p(3, 41, 1, 33);
+      RwkvGatesProblem p(3, 41, 1, 33);
       p.least = least;
       p.eps = least > 0 ? 0 : 1e-6f;
       for (size_t i = 0; i < p.k.size(); ++i) {
@@ -286,11 +286,11 @@ TEST_P(RwkvTest, GatesHoldOverTheWholeRange) {
 }
 
 TEST_P(RwkvTest, NeitherThreadsNorOtherTokensChangeABitOfAGate) {
-  const GatesProblem all(5, 50, 4, 33);
+  const RwkvGatesProblem all(5, 50, 4, 33);
   const Gates want = all.Run(*backend_);
   for (const int threads : {1, 3}) ExpectSameGates(all.Run(*GetParam().Make(threads)), want);
   const auto tail = [](const Values& v) { return Values(v.end() - 4 * 33, v.end()); };
-  GatesProblem one = all;
+  RwkvGatesProblem one = all;
   one.entries = 1;
   one.decay = tail(all.decay);
   one.rate = tail(all.rate);
@@ -302,7 +302,7 @@ TEST_P(RwkvTest, NeitherThreadsNorOtherTokensChangeABitOfAGate) {
 // --- ValueResidual -------------------------------------------------------------------------------
 
 TEST_P(RwkvTest, ValueResidualMatchesReference) {
-  for (const int dim : kDims) {
+  for (const int dim : kRwkvDims) {
     for (const int entries : {0, 1, 70}) {
       SeededRandom random(dim);
       const int64_t n = int64_t{entries} * dim;
@@ -335,8 +335,8 @@ TEST_P(RwkvTest, ValueResidualMatchesReference) {
 
 // --- Rwkv7Output ---------------------------------------------------------------------------------
 
-struct OutputProblem {
-  OutputProblem(uint64_t seed, int entries, int heads, int key_dim, int value_dim)
+struct RwkvOutputProblem {
+  RwkvOutputProblem(uint64_t seed, int entries, int heads, int key_dim, int value_dim)
       : entries(entries), heads(heads), key_dim(key_dim), value_dim(value_dim) {
     SeededRandom random(seed);
     const int64_t keys = int64_t{entries} * heads * key_dim;
@@ -408,12 +408,12 @@ struct OutputProblem {
 };
 
 TEST_P(RwkvTest, OutputMatchesReference) {
-  using Alias = OutputProblem::Alias;
+  using Alias = RwkvOutputProblem::Alias;
   for (const int value_dim : {2, 16, 33, 64, 128}) {
     for (const int key_dim : {1, 16, 33, 64}) {
       for (const int entries : {0, 1, 7}) {
         SCOPED_TRACE(testing::Message() << entries << " x 3, " << key_dim << ", " << value_dim);
-        const OutputProblem p(value_dim + key_dim, entries, 3, key_dim, value_dim);
+        const RwkvOutputProblem p(value_dim + key_dim, entries, 3, key_dim, value_dim);
         const Values got = p.Run(*backend_);
         EXPECT_THAT(got, IsWithin(p.Bound(), p.Run(*reference_)));
         EXPECT_THAT(p.Run(*backend_, Alias::kX), HasSameBits(got));
@@ -425,13 +425,13 @@ TEST_P(RwkvTest, OutputMatchesReference) {
 }
 
 TEST_P(RwkvTest, NeitherThreadsNorOtherTokensChangeABitOfAnOutput) {
-  const OutputProblem all(5, 50, 4, 33, 20);
+  const RwkvOutputProblem all(5, 50, 4, 33, 20);
   const Values want = all.Run(*backend_);
   for (const int threads : {1, 3}) {
     EXPECT_THAT(all.Run(*GetParam().Make(threads)), HasSameBits(want));
   }
   const auto tail = [](const Values& v, int width) { return Values(v.end() - 4 * width, v.end()); };
-  OutputProblem one = all;
+  RwkvOutputProblem one = all;
   one.entries = 1;
   one.x = tail(all.x, 20);
   one.v = tail(all.v, 20);
@@ -521,11 +521,11 @@ TEST_P(RwkvTest, NormAndShiftIsItsParts) {
 
 // --- Rwkv7Step -----------------------------------------------------------------------------------
 
-struct StepResult {
+struct RwkvStepResult {
   Values y, states;
 };
 
-StepResult StepRwkv7(Backend& backend, int dim, bool residual, bool try_fused, bool* fused) {
+RwkvStepResult StepRwkv7(Backend& backend, int dim, bool residual, bool try_fused, bool* fused) {
   const std::vector<SegmentSpec> segments = SingleEntries();
   constexpr int kSlots = 4, kMemories = 2, kHeads = 3;
   const int entries = Entries(segments), channels = kHeads * dim;
@@ -599,7 +599,8 @@ StepResult StepRwkv7(Backend& backend, int dim, bool residual, bool try_fused, b
   EXPECT_TRUE(slabs.OnlyTouched(before, [&](int slot, int memory) {
     return IsActive(segments, slot, memory);
   })) << "state outside the segments' memories was written";
-  StepResult result = {PickEntries(bench.Read(args.output.y), channels, segments, {0, 3, 4}), {}};
+  RwkvStepResult result = {PickEntries(bench.Read(args.output.y), channels, segments, {0, 3, 4}),
+                           {}};
   for (const int i : {0, 3, 4}) {
     const Values state = slabs.Read(segments[i].slot, segments[i].memory);
     result.states.insert(result.states.end(), state.begin(), state.end());
@@ -613,15 +614,15 @@ TEST_P(RwkvTest, AStepOfRwkv7IsItsParts) {
     for (const bool residual : {false, true}) {
       SCOPED_TRACE(testing::Message() << dim << " keys, residual " << residual);
       bool fused = false, unused = false;
-      const StepResult got = StepRwkv7(*backend_, dim, residual, true, &fused);
+      const RwkvStepResult got = StepRwkv7(*backend_, dim, residual, true, &fused);
       if (cuda) {
         EXPECT_EQ(fused, dim != 32);
       }
-      const StepResult want = StepRwkv7(*backend_, dim, residual, false, &unused);
+      const RwkvStepResult want = StepRwkv7(*backend_, dim, residual, false, &unused);
       // The parts' sums in other orders, of a norm's deviations the largest.
       EXPECT_LE(RelativeError(got.y, want.y), 1e-5);
       EXPECT_LE(RelativeError(got.states, want.states), 1e-5);
-      const StepResult exact = StepRwkv7(*reference_, dim, residual, false, &unused);
+      const RwkvStepResult exact = StepRwkv7(*reference_, dim, residual, false, &unused);
       EXPECT_LE(RelativeError(got.y, exact.y), 1e-5);
       EXPECT_LE(RelativeError(got.states, exact.states), 1e-5);
     }

@@ -24,25 +24,25 @@ struct Batch {
   std::vector<BiasToken> bias;
 };
 
-enum class Shape { kFlat, kUsual, kPeaked, kRounded, kEqual };
-constexpr Shape kShapes[] = {Shape::kFlat, Shape::kUsual, Shape::kPeaked, Shape::kRounded,
-                             Shape::kEqual};
+enum class LogitShape { kFlat, kUsual, kPeaked, kRounded, kEqual };
+constexpr LogitShape kShapes[] = {LogitShape::kFlat, LogitShape::kUsual, LogitShape::kPeaked,
+                                  LogitShape::kRounded, LogitShape::kEqual};
 
-std::vector<double> Logits(SeededRandom& random, Shape shape, int vocab) {
+std::vector<double> Logits(SeededRandom& random, LogitShape shape, int vocab) {
   switch (shape) {
-    case Shape::kFlat:
+    case LogitShape::kFlat:
       return random.NormalValues(vocab, 0.05);
-    case Shape::kUsual:
+    case LogitShape::kUsual:
       return random.NormalValues(vocab, 2);
-    case Shape::kPeaked: {
+    case LogitShape::kPeaked: {
       std::vector<double> logits = random.NormalValues(vocab, 2);
       for (int i = 0; i < 8; ++i)
         logits[random.Int(0, vocab - 1)] = RoundTo(14 + i * 0.3, DType::kF32);
       return logits;
     }
-    case Shape::kRounded:  // many ties
+    case LogitShape::kRounded:  // many ties
       return random.NormalValues(vocab, 1, DType::kBF16);
-    case Shape::kEqual:
+    case LogitShape::kEqual:
       return std::vector<double>(static_cast<size_t>(vocab), 0.25);
   }
   return {};
@@ -90,15 +90,15 @@ Batch RandomBatch(uint64_t seed, int rows, int vocab) {
 
 constexpr int kTop = 20;
 
-struct Sampled {
+struct SampledRows {
   std::vector<int32_t> tokens, top_tokens;
   std::vector<float> logprobs, top_logprobs;
 };
 
-Sampled SampleOn(Backend& backend, const Batch& batch, int vocab) {
+SampledRows SampleOn(Backend& backend, const Batch& batch, int vocab) {
   Workbench bench(backend);
   const size_t n = batch.rows.size();
-  Sampled sampled;
+  SampledRows sampled;
   sampled.tokens.assign(n, -7);
   sampled.logprobs.assign(n, -7);
   sampled.top_tokens.assign(n * kTop, -7);
@@ -179,9 +179,9 @@ TEST_P(SampleAgreementTest, DrawsAreThoseOfTheSortedWalkButForRoundingAtAnEdge) 
        {Size{1, 32000}, Size{5, 32000}, Size{20, 50257}, Size{45, 20000}, Size{70, 12001},
         Size{140, 8192}, Size{300, 4096}, Size{6, 128256}, Size{2, 256000}}) {
     const Batch batch = RandomBatch(++seed, size.rows, size.vocab);
-    const Sampled want = SampleOn(*reference, batch, size.vocab);
-    const Sampled got = SampleOn(*backend, batch, size.vocab);
-    const Sampled of_cpu = SampleOn(*cpu, batch, size.vocab);
+    const SampledRows want = SampleOn(*reference, batch, size.vocab);
+    const SampledRows got = SampleOn(*backend, batch, size.vocab);
+    const SampledRows of_cpu = SampleOn(*cpu, batch, size.vocab);
     for (int r = 0; r < size.rows; ++r) {
       SCOPED_TRACE(testing::Message() << "row " << r << " of " << size.rows << ", vocabulary "
                                       << size.vocab << ", seed " << seed);
@@ -222,12 +222,12 @@ TEST_P(SampleAgreementTest, TheSameRowGivesTheSameBitsInAnyBatch) {
   const std::unique_ptr<Backend> backend = GetParam().Make();
   constexpr int kVocab = 32000, kRows = 150;
   const Batch batch = RandomBatch(77, kRows, kVocab);
-  const Sampled all = SampleOn(*backend, batch, kVocab);
+  const SampledRows all = SampleOn(*backend, batch, kVocab);
   for (const int rows : {1, 30, 60}) {
     Batch part = batch;
     part.rows.resize(static_cast<size_t>(rows));
     part.logits.resize(static_cast<size_t>(rows) * kVocab);
-    const Sampled few = SampleOn(*backend, part, kVocab);
+    const SampledRows few = SampleOn(*backend, part, kVocab);
     for (int r = 0; r < rows; ++r) {
       ASSERT_EQ(few.tokens[r], all.tokens[r]) << "row " << r << " of " << rows;
       if (batch.rows[r].top_logprobs < 0) continue;

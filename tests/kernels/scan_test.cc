@@ -27,7 +27,7 @@ struct ScanResult {
   std::vector<double> states;  // of every slot and memory
 };
 
-enum class Alias { kNone, kU, kDt, kGate };
+enum class ScanAlias { kNone, kU, kDt, kGate };
 
 struct ScanProblem {
   ScanProblem(uint64_t seed, int channels, int states, std::vector<SegmentSpec> list)
@@ -51,7 +51,7 @@ struct ScanProblem {
     SlabPool slabs;
     SelectiveScanArgs args;
   };
-  Loaded Load(Workbench& bench, Alias alias = Alias::kNone) const {
+  Loaded Load(Workbench& bench, ScanAlias alias = ScanAlias::kNone) const {
     Loaded loaded{SlabPool(bench, kSlots, kMemories, int64_t{states} * channels,
                            bench.backend().activation_dtype()),
                   {}};
@@ -77,10 +77,10 @@ struct ScanProblem {
     const auto longer = [](const SegmentSpec& s) { return s.length > 1; };
     if (std::none_of(segments.begin(), segments.end(), longer)) args.segments.longest = 1;
     args.state = loaded.slabs.view();
-    args.y = alias == Alias::kU      ? args.u
-             : alias == Alias::kDt   ? args.dt
-             : alias == Alias::kGate ? args.gate
-                                     : bench.NewActivations(shape);
+    args.y = alias == ScanAlias::kU      ? args.u
+             : alias == ScanAlias::kDt   ? args.dt
+             : alias == ScanAlias::kGate ? args.gate
+                                         : bench.NewActivations(shape);
     return loaded;
   }
   ScanResult Read(Workbench& bench, Loaded& loaded) const {
@@ -96,7 +96,7 @@ struct ScanProblem {
     }
     return result;
   }
-  ScanResult Run(Backend& backend, Alias alias = Alias::kNone) const {
+  ScanResult Run(Backend& backend, ScanAlias alias = ScanAlias::kNone) const {
     Workbench bench(backend);
     Loaded loaded = Load(bench, alias);
     const std::vector<std::byte> bytes = loaded.slabs.Bytes();
@@ -259,7 +259,7 @@ TEST_P(ScanTest, HoldsFromNoStepToAllForgotten) {
 TEST_P(ScanTest, OutputsMayBeInputs) {
   const ScanProblem problem(11, 37, 16, WithALongOne(RandomScanSegments(11, 7), 150));
   const ScanResult want = problem.Run(*backend_);
-  for (const Alias alias : {Alias::kU, Alias::kDt, Alias::kGate}) {
+  for (const ScanAlias alias : {ScanAlias::kU, ScanAlias::kDt, ScanAlias::kGate}) {
     const ScanResult got = problem.Run(*backend_, alias);
     EXPECT_THAT(got.y, HasSameBits(want.y));
     EXPECT_THAT(got.states, HasSameBits(want.states));

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // Those whose layers can have attention in place of their memory.
-const std::vector<std::string>& Types() {
+const std::vector<std::string>& AttentionTypes() {
   static const auto* const types = new std::vector<std::string>{"mom",
                                                                 "mom_gated_deltanet",
                                                                 "gated_deltanet",
@@ -51,7 +51,7 @@ uint64_t Fingerprint(const std::string& type, const std::string& attn) {
 }
 
 TEST(HybridFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
-  for (const std::string& type : Types()) {
+  for (const std::string& type : AttentionTypes()) {
     std::vector<std::string> all = {
         type == "samba" ? "null" : "",
         R"({"layers": [1], "num_heads": 4})",
@@ -75,7 +75,7 @@ TEST(HybridFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
 }
 
 TEST(HybridFingerprintTest, WhatSaysTheSameCountsAsTheSame) {
-  for (const std::string& type : Types()) {
+  for (const std::string& type : AttentionTypes()) {
     const auto same = [&](const std::string& a, const std::string& b) {
       EXPECT_EQ(Fingerprint(type, a), Fingerprint(type, b)) << type << " " << a << " " << b;
     };
@@ -126,7 +126,7 @@ constexpr Bad kBad[] = {
 };
 
 TEST(HybridConfigTest, WhatIsWrongIsRefusedByName) {
-  for (const std::string& type : Types()) {
+  for (const std::string& type : AttentionTypes()) {
     for (const auto& [attn, message] : kBad) {
       const auto config = ConfigOf(type, Keys(type, attn));
       EXPECT_TRUE(absl::IsInvalidArgument(config.status())) << type << " " << attn;
@@ -136,7 +136,7 @@ TEST(HybridConfigTest, WhatIsWrongIsRefusedByName) {
 }
 
 TEST(HybridConfigTest, WhatIsWrongInAListIsRefusedByItsPlace) {
-  for (const std::string& type : Types()) {
+  for (const std::string& type : AttentionTypes()) {
     const char* good = R"({"layers": [1], "num_heads": 4})";
     const auto list = [&](const std::string& other) {
       return ConfigOf(type, Keys(type, absl::StrCat("[", good, ", ", other, "]"))).status();
@@ -155,7 +155,7 @@ TEST(HybridConfigTest, WhatIsWrongInAListIsRefusedByItsPlace) {
 }
 
 TEST(HybridConfigTest, LayersThatThereAreNotAreRefusedAndOfSambaLeftOut) {
-  for (const std::string& type : Types()) {
+  for (const std::string& type : AttentionTypes()) {
     const auto config = ConfigOf(type, Keys(type, R"({"layers": [1, 4], "num_heads": 4})"));
     if (type == "samba") {
       EXPECT_TRUE(config.ok()) << config.status();
@@ -167,7 +167,7 @@ TEST(HybridConfigTest, LayersThatThereAreNotAreRefusedAndOfSambaLeftOut) {
 }
 
 TEST(HybridConfigTest, WarningsAreOfMistakesOnly) {
-  for (const std::string& type : Types()) {
+  for (const std::string& type : AttentionTypes()) {
     const auto warnings = [&](const std::string& attn) {
       const auto config = ConfigOf(type, Keys(type, attn));
       EXPECT_TRUE(config.ok()) << type << " " << config.status();
@@ -190,7 +190,7 @@ TEST(HybridConfigTest, WarningsAreOfMistakesOnly) {
 }
 
 TEST(HybridConfigTest, AttentionHasTheTensorsAndTheStateOfItsLayers) {
-  for (const std::string& type : Types()) {
+  for (const std::string& type : AttentionTypes()) {
     const auto config =
         ConfigOf(type, Keys(type, R"({"layers": [1, 2], "num_heads": 4, "num_kv_heads": 1,
                              "window_size": 24})"));

@@ -23,7 +23,7 @@
 namespace mneme {
 namespace {
 
-constexpr int kSlots = 32;
+constexpr int kClassifierSlots = 32;
 constexpr int kSegments = 9;  // enough for engrams of every kind
 
 class ClassifierConformanceTest
@@ -41,8 +41,9 @@ class ClassifierConformanceTest
       SCOPED_TRACE(spec.config.dump());
       const TestFolder folder;
       MakeFolder(spec, folder);
-      const auto driver = Drive(folder.path(), MakeBackend(),
-                                {.slots = kSlots, .max_rows = kSlots + 1, .max_tokens = 4200});
+      const auto driver =
+          Drive(folder.path(), MakeBackend(),
+                {.slots = kClassifierSlots, .max_rows = kClassifierSlots + 1, .max_tokens = 4200});
       check(*driver);
     }
   }
@@ -101,15 +102,15 @@ TEST_P(ClassifierConformanceTest, ATextIsTheSameAloneAndAmongOthers) {
     const std::vector<double> alone = Feed(driver, text, 0, 0, Segments(driver));
     std::vector<double> together;
     std::vector<SegmentedText> others;
-    for (int slot = 1; slot < kSlots; ++slot) others.push_back(Text(driver, 1 + slot));
+    for (int slot = 1; slot < kClassifierSlots; ++slot) others.push_back(Text(driver, 1 + slot));
     const auto outputs = static_cast<int64_t>(driver.model().info().outputs());
     driver.Reset(0);
     for (int s = 0; s < Segments(driver); ++s) {
       // A padding row in front, the text in the middle; others stand elsewhere in theirs.
       std::vector<ModelDriver::Row> rows = {Segment(driver, text, -1, 0)};
       int64_t own = 0;
-      for (int slot = 0; slot < kSlots; ++slot) {
-        if (slot == kSlots / 2) {
+      for (int slot = 0; slot < kClassifierSlots; ++slot) {
+        if (slot == kClassifierSlots / 2) {
           own = static_cast<int64_t>(rows.size());
           rows.push_back(Segment(driver, text, 0, s));
         }

@@ -17,15 +17,15 @@
 namespace mneme {
 namespace {
 
-constexpr int kVocab = 259;
+constexpr int kBatchVocab = 259;
 
-struct Network {
+struct BatchNetwork {
   std::string name;
   GatedDeltaSpec spec;
 };
 
-std::vector<Network> Networks() {
-  std::vector<Network> networks;
+std::vector<BatchNetwork> BatchNetworks() {
+  std::vector<BatchNetwork> networks;
   const auto add = [&](const std::string& name, const std::string& shape, auto change) {
     networks.push_back({name, TinySpec(shape)});
     change(networks.back().spec.config);
@@ -65,8 +65,8 @@ std::vector<Network> Networks() {
 }
 
 // Wide enough for the kernel that takes few rows through all layers.
-std::vector<Network> WideNetworks() {
-  std::vector<Network> networks;
+std::vector<BatchNetwork> WideNetworks() {
+  std::vector<BatchNetwork> networks;
   const auto add = [&](const std::string& name, const std::string& shape, int key_dim,
                        int value_dim, auto change) {
     networks.push_back({"wide " + name, TinySpec(shape)});
@@ -107,7 +107,7 @@ std::vector<Network> WideNetworks() {
 }
 
 class DecodeBatchTest : public testing::TestWithParam<BackendUnderTest> {};
-// Networks so wide, or of so many memories, that a GPU has other kernels for them. A CPU has
+// BatchNetworks so wide, or of so many memories, that a GPU has other kernels for them. A CPU has
 // not.
 class LargeDecodeBatchTest : public DecodeBatchTest {
  protected:
@@ -168,7 +168,7 @@ std::vector<Step> MakeSteps(const Feeding& feeding) {
     Step& prompts = steps.emplace_back();
     for (int slot = 0; slot < feeding.slot_count; ++slot) {
       prompts.slots.push_back(slot);
-      prompts.tokens.push_back(RandomTokens(1 + slot % 5, kVocab, slot + 1));
+      prompts.tokens.push_back(RandomTokens(1 + slot % 5, kBatchVocab, slot + 1));
     }
   }
   for (const auto& [rows, padding] : feeding.steps) {
@@ -182,7 +182,7 @@ std::vector<Step> MakeSteps(const Feeding& feeding) {
       step.slots.insert(step.slots.begin() + place, -1);
     }
     for (size_t row = 0; row < step.slots.size(); ++row) {
-      step.tokens.push_back({random.Int(0, kVocab - 1)});
+      step.tokens.push_back({random.Int(0, kBatchVocab - 1)});
     }
   }
   return steps;
@@ -208,8 +208,8 @@ std::vector<std::vector<double>> Run(ModelDriver& driver, const std::vector<Step
 }
 
 // The errors of each backend.
-std::vector<Errors> ErrorsOf(std::vector<std::unique_ptr<Backend>> backends, const Network& network,
-                             DType weights, const Feeding& feeding) {
+std::vector<Errors> ErrorsOf(std::vector<std::unique_ptr<Backend>> backends,
+                             const BatchNetwork& network, DType weights, const Feeding& feeding) {
   GatedDeltaSpec spec = network.spec;
   spec.dtype = weights;
   const TestFolder folder;
@@ -250,7 +250,7 @@ std::vector<Errors> ErrorsOf(std::vector<std::unique_ptr<Backend>> backends, con
 // The most that errors of f32 arithmetic may come to in such networks.
 constexpr double kExact = 2e-5;
 
-void ExpectExact(const BackendUnderTest& backend, const Network& network, DType weights,
+void ExpectExact(const BackendUnderTest& backend, const BatchNetwork& network, DType weights,
                  const Feeding& feeding) {
   SCOPED_TRACE(testing::Message() << network.name << ", weights " << Name(weights));
   std::vector<std::unique_ptr<Backend>> backends;
@@ -261,7 +261,7 @@ void ExpectExact(const BackendUnderTest& backend, const Network& network, DType 
 }
 
 TEST_P(DecodeBatchTest, RowsOfEveryNumberMatchTheReference) {
-  for (const Network& network : Networks()) {
+  for (const BatchNetwork& network : BatchNetworks()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       ExpectExact(GetParam(), network, dtype,
                   {.slot_count = 40, .steps = Padded({1, 2, 3, 7, 9, 40, 40, 2, 1, 17})});
@@ -272,7 +272,7 @@ TEST_P(DecodeBatchTest, RowsOfEveryNumberMatchTheReference) {
 TEST_P(LargeDecodeBatchTest, FewRowsOfWideNetworksMatchTheReference) {
   std::vector<StepRows> steps = Padded({1, 2, 12, 1, 1, 2, 2, 3, 1});
   for (const StepRows& more : OneOrTwoRows()) steps.push_back(more);
-  for (const Network& network : WideNetworks()) {
+  for (const BatchNetwork& network : WideNetworks()) {
     for (const bool free : {false, true}) {
       ExpectExact(GetParam(), network, DType::kBF16,
                   {.slot_count = 12, .steps = steps, .free = free});
@@ -308,7 +308,7 @@ double Estimate(const GatedDeltaSpecConfig& config, DType state, const Feeding& 
 constexpr double kStepOverAll = 2;
 
 // With matrices of every dtype that the backend has.
-void ExpectRounded(const BackendUnderTest& backend, const Network& network,
+void ExpectRounded(const BackendUnderTest& backend, const BatchNetwork& network,
                    const Feeding& feeding) {
   std::vector<std::unique_ptr<Backend>> backends;
   std::vector<DType> states;
@@ -334,7 +334,7 @@ void ExpectRounded(const BackendUnderTest& backend, const Network& network,
 
 // With rounded activations, which devices have other ways for.
 TEST_P(DecodeBatchTest, RoundedRowsOfEveryNumberMatchTheReference) {
-  for (const Network& network : Networks()) {
+  for (const BatchNetwork& network : BatchNetworks()) {
     ExpectRounded(GetParam(), network,
                   {.slot_count = 150, .steps = Padded({1, 3, 9, 16, 31, 70, 127, 150})});
   }
@@ -342,7 +342,7 @@ TEST_P(DecodeBatchTest, RoundedRowsOfEveryNumberMatchTheReference) {
 
 TEST_P(LargeDecodeBatchTest, ManyRoundedRowsOfWideNetworksMatchTheReference) {
   const auto wide = [](const std::string& name, const std::string& shape) {
-    Network network{"wide " + name, TinySpec(shape)};
+    BatchNetwork network{"wide " + name, TinySpec(shape)};
     network.spec.config.model_dim = 512;
     network.spec.config.mlp_dim = 576;
     network.spec.config.layers = 1;
@@ -354,7 +354,7 @@ TEST_P(LargeDecodeBatchTest, ManyRoundedRowsOfWideNetworksMatchTheReference) {
                   {.slot_count = 420,
                    .steps = Padded({5, 15, 31, 45, 127, 140, 250, 340, 300, 16, 420, 390})});
   }
-  Network one_projection = wide("mom, one projection for all memories", "mom-tiny");
+  BatchNetwork one_projection = wide("mom, one projection for all memories", "mom-tiny");
   one_projection.spec.config.delta.single_kv_proj = true;
   ExpectRounded(GetParam(), one_projection, {.slot_count = 400, .steps = Padded({400, 390})});
 }
@@ -363,7 +363,7 @@ TEST_P(LargeDecodeBatchTest, ManyRoundedRowsOfWideNetworksMatchTheReference) {
 // every memory is every token's, as rounded logits choose others than exact ones. Without prompts
 // no other kernel comes in.
 TEST_P(LargeDecodeBatchTest, FewRoundedRowsOfWideNetworksMatchTheReference) {
-  for (Network network : WideNetworks()) {
+  for (BatchNetwork network : WideNetworks()) {
     for (const bool free : {false, true}) {
       GatedDeltaConfig& delta = network.spec.config.delta;
       if (free) delta.memories = delta.top_k;
@@ -378,7 +378,7 @@ TEST_P(LargeDecodeBatchTest, FewRoundedRowsOfWideNetworksMatchTheReference) {
 // So many memories that those that fold take turns with the others
 // (matrix_memory/persistent/fold_order.h): each row feeds more tokens than a memory holds back.
 TEST_P(LargeDecodeBatchTest, ManyMemoriesFoldAmongOthers) {
-  Network network{"mom, four heads of 128", TinySpec("mom-tiny")};
+  BatchNetwork network{"mom, four heads of 128", TinySpec("mom-tiny")};
   auto& config = network.spec.config;
   config.model_dim = 512;
   config.mlp_dim = 64;
@@ -397,7 +397,7 @@ TEST_P(DecodeBatchTest, EmptyRowsDisturbNobody) {
     const ModelDriver::Limits limits{.slots = 6, .max_rows = 6, .max_tokens = 16};
     const auto alone = Drive(folder.path(), GetParam().Make(), limits);
     const auto among = Drive(folder.path(), GetParam().Make(), limits);
-    const std::vector<int32_t> tokens = RandomTokens(30, kVocab, /*seed=*/1);
+    const std::vector<int32_t> tokens = RandomTokens(30, kBatchVocab, /*seed=*/1);
     for (const std::vector<int>& sizes :
          {std::vector{0, 1, 0}, std::vector{1, 0, 1, 1, 0}, std::vector{0, 0, 0, 0, 1, 1}}) {
       std::vector<ModelDriver::Row> with_empty, without;

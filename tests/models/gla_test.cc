@@ -11,8 +11,6 @@
 namespace mneme {
 namespace {
 
-double Relu(double z) { return std::max(z, 0.0); }
-
 struct GlaNames {
   std::string k, v, gk;
 };
@@ -56,7 +54,7 @@ Vec Answer(PlainLayer& layer, const Vec& x, const GlaNames& names, const std::st
   return read;
 }
 
-Vec Out(PlainLayer& layer, const Vec& x, const Vec& read) {
+Vec GlaOut(PlainLayer& layer, const Vec& x, const Vec& read) {
   const auto& config = layer.model.config();
   const int heads = config["num_heads"];
   const auto value_dim = static_cast<int64_t>(read.size()) / heads;
@@ -76,7 +74,7 @@ Vec Out(PlainLayer& layer, const Vec& x, const Vec& read) {
 }
 
 Vec Gla(PlainLayer& layer, const Vec& x, int64_t) {
-  return Out(layer, x, Answer(layer, x, {"attn.k_proj", "attn.v_proj", "attn.gk_proj"}, ""));
+  return GlaOut(layer, x, Answer(layer, x, {"attn.k_proj", "attn.v_proj", "attn.gk_proj"}, ""));
 }
 
 Vec MomGla(PlainLayer& layer, const Vec& x, int64_t) {
@@ -93,7 +91,7 @@ Vec MomGla(PlainLayer& layer, const Vec& x, int64_t) {
                       {"attn.k_proj." + memory, "attn.v_proj." + memory, "attn.gk_proj." + memory},
                       memory);
       });
-  return Out(layer, x, read);
+  return GlaOut(layer, x, read);
 }
 
 TEST(GlaTest, EveryOptionIsWhatItsEquationSays) {

@@ -186,7 +186,7 @@ TEST(Gpt2FingerprintTest, WhatMovesNeitherDoesNotCount) {
             FingerprintOf("gpt2", R"("activation_function": "gelu")"));
 }
 
-constexpr BadKeys kBadKeys[] = {
+constexpr BadKeys kBadGpt2Keys[] = {
     {"heads", "gpt2", R"("n_head": 7)", kInvalid,
      "\"n_head\" is 7, expected a number that divides n_embd (768)"},
     {"positions", "gpt2", R"("n_positions": 0)", kInvalid, "\"n_positions\" is 0"},
@@ -203,7 +203,7 @@ class Gpt2BadKeysTest : public testing::TestWithParam<BadKeys> {};
 
 TEST_P(Gpt2BadKeysTest, IsRefusedByName) { ExpectRefused(GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(All, Gpt2BadKeysTest, testing::ValuesIn(kBadKeys),
+INSTANTIATE_TEST_SUITE_P(All, Gpt2BadKeysTest, testing::ValuesIn(kBadGpt2Keys),
                          [](const auto& info) { return info.param.name; });
 
 TEST(Gpt2ConfigTest, WarningsAreOfMistakesOnly) {

@@ -53,7 +53,7 @@ Vec Answer(PlainLayer& layer, const Vec& x, const std::string& number) {
   return read;
 }
 
-Vec Out(PlainLayer& layer, const Vec& read) {
+Vec GsaOut(PlainLayer& layer, const Vec& read) {
   // The tests take it away only.
   const bool affine = !layer.model.config().contains("elementwise_affine");
   return layer.Linear(
@@ -61,12 +61,12 @@ Vec Out(PlainLayer& layer, const Vec& read) {
       RmsNorm(Map(read, Silu), affine ? layer.Weight("attn.g_norm.weight") : Vec{}, 1e-5));
 }
 
-Vec Gsa(PlainLayer& layer, const Vec& x, int64_t) { return Out(layer, Answer(layer, x, "")); }
+Vec Gsa(PlainLayer& layer, const Vec& x, int64_t) { return GsaOut(layer, Answer(layer, x, "")); }
 
 Vec MomGsa(PlainLayer& layer, const Vec& x, int64_t) {
   const auto& config = layer.model.config();
-  return Out(layer, MixMemories(layer, x, /*memories=*/8, config["topk"], config["shared_mem"],
-                                [&](int m) { return Answer(layer, x, absl::StrCat(".", m)); }));
+  return GsaOut(layer, MixMemories(layer, x, /*memories=*/8, config["topk"], config["shared_mem"],
+                                   [&](int m) { return Answer(layer, x, absl::StrCat(".", m)); }));
 }
 
 TEST(GsaTest, EveryOptionIsWhatItsEquationSays) {

@@ -87,7 +87,7 @@ Vec Answer(PlainLayer& layer, const Vec& x, const std::string& k_proj, const std
   return read;
 }
 
-Vec Out(PlainLayer& layer, const Vec& read) {
+Vec LinearAttnOut(PlainLayer& layer, const Vec& read) {
   const auto& config = layer.model.config();
   const int heads = config["num_heads"];
   const auto value_dim = static_cast<int64_t>(read.size()) / heads;
@@ -103,17 +103,17 @@ Vec Out(PlainLayer& layer, const Vec& read) {
 }
 
 Vec LinearAttn(PlainLayer& layer, const Vec& x, int64_t) {
-  return Out(layer, Answer(layer, x, "attn.k_proj", "attn.v_proj", ""));
+  return LinearAttnOut(layer, Answer(layer, x, "attn.k_proj", "attn.v_proj", ""));
 }
 
 Vec MomLinearAttn(PlainLayer& layer, const Vec& x, int64_t) {
   const auto& config = layer.model.config();
-  return Out(layer, MixMemories(layer, x, config["num_memories"], config["topk"],
-                                config["shared_mem"], [&](int m) {
-                                  const std::string memory = absl::StrCat(m);
-                                  return Answer(layer, x, "attn.k_proj." + memory,
-                                                "attn.v_proj." + memory, memory);
-                                }));
+  return LinearAttnOut(layer, MixMemories(layer, x, config["num_memories"], config["topk"],
+                                          config["shared_mem"], [&](int m) {
+                                            const std::string memory = absl::StrCat(m);
+                                            return Answer(layer, x, "attn.k_proj." + memory,
+                                                          "attn.v_proj." + memory, memory);
+                                          }));
 }
 
 TEST(LinearAttnTest, EveryOptionIsWhatItsEquationSays) {

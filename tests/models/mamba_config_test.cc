@@ -168,7 +168,7 @@ TEST(MambaConfigTest, WhichModelsAreTiedByDefault) {
   }
 }
 
-constexpr BadKeys kBadKeys[] = {
+constexpr BadKeys kBadMambaKeys[] = {
     {"both_formats", "mamba", R"("norm_eps": 1e-5, "layer_norm_epsilon": 1e-5)", kInvalid,
      "\"norm_eps\" is 1e-05, expected no key of flash-linear-attention beside "
      "\"layer_norm_epsilon\", one of transformers"},
@@ -223,7 +223,7 @@ class MambaBadKeysTest : public testing::TestWithParam<BadKeys> {};
 
 TEST_P(MambaBadKeysTest, IsRefusedByName) { ExpectRefused(GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(All, MambaBadKeysTest, testing::ValuesIn(kBadKeys),
+INSTANTIATE_TEST_SUITE_P(All, MambaBadKeysTest, testing::ValuesIn(kBadMambaKeys),
                          [](const auto& info) { return info.param.name; });
 
 TEST(MambaConfigTest, MisspelledKeysAreToldOf) {

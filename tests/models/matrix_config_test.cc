@@ -28,7 +28,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const std::vector<std::string>& Types() {
+const std::vector<std::string>& MatrixTypes() {
   static const auto* const types = new std::vector<std::string>{
       "linear_attn", "retnet", "gla",     "delta_net", "kda",
       "hgrn2",       "gsa",    "mom_gla", "mom_gsa",   "mom_linear_attn"};
@@ -91,7 +91,7 @@ const std::map<std::string, std::vector<std::string>>& Changes() {
 
 TEST(MatrixFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
   DistinctFingerprints seen;
-  for (const std::string& type : Types()) {
+  for (const std::string& type : MatrixTypes()) {
     std::vector<std::string> all = Changes().at(type);
     all.insert(all.end(), {"", R"("vocab_size": 31999)", R"("hidden_size": 1024)",
                            R"("num_hidden_layers": 23)", R"("intermediate_size": 512)",
@@ -103,7 +103,7 @@ TEST(MatrixFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
 }
 
 TEST(MatrixFingerprintTest, WhatMovesNeitherDoesNotCount) {
-  for (const std::string& type : Types()) {
+  for (const std::string& type : MatrixTypes()) {
     const uint64_t defaults = FingerprintOf(type, "");
     for (const char* keys :
          {R"("transformers_version": "5.17.0")", R"("architectures": ["X"])",
@@ -201,7 +201,7 @@ TEST(MatrixConfigTest, StateDtypesAreRefusedWhereTheyMeanNothingOrLoseTooMuch) {
   }
 }
 
-constexpr BadKeys kBadKeys[] = {
+constexpr BadKeys kBadMatrixKeys[] = {
     {"gla_heads", "gla", R"("num_heads": 3)", kInvalid, "a multiple of num_heads (3)"},
     {"gla_kv_heads", "gla", R"("num_kv_heads": 3)", kInvalid,
      "\"num_kv_heads\" is 3, expected a divisor of num_heads (4)"},
@@ -254,11 +254,11 @@ class BadKeysTest : public testing::TestWithParam<BadKeys> {};
 
 TEST_P(BadKeysTest, IsRefusedByName) { ExpectRefused(GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(All, BadKeysTest, testing::ValuesIn(kBadKeys),
+INSTANTIATE_TEST_SUITE_P(All, BadKeysTest, testing::ValuesIn(kBadMatrixKeys),
                          [](const auto& info) { return info.param.name; });
 
 TEST(MatrixConfigTest, WhatNoFamilyHasIsRefusedByName) {
-  for (const std::string& type : Types()) {
+  for (const std::string& type : MatrixTypes()) {
     for (const auto& [key, value] : {std::pair{"attnres_block_size", "2"},
                                      {"quantization_config", "{}"},
                                      {"hidden_act", "\"gelu\""}}) {
@@ -284,7 +284,7 @@ TEST(MatrixConfigTest, WarningsAreOfMistakesOnly) {
 }
 
 TEST(MatrixStateTest, MatricesHaveTheDevicesDTypeAndOnlyTheDeltaRuleHoldsBackBesideInt8) {
-  for (const std::string& type : Types()) {
+  for (const std::string& type : MatrixTypes()) {
     const ModelSpec spec =
         MatrixSpec(type, type == "linear_attn" ? nlohmann::ordered_json{{"norm_feature_map", true}}
                                                : nlohmann::ordered_json{});

@@ -22,7 +22,7 @@
 namespace mneme {
 namespace {
 
-constexpr int kVocab = 259;
+constexpr int kForgetVocab = 259;
 
 class MemoriaForgetTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
@@ -38,7 +38,7 @@ class MemoriaForgetTest : public testing::TestWithParam<BackendUnderTest> {
                  {.engram_capacity = capacity});
   }
   std::vector<int32_t> Text(int tokens, uint64_t seed) const {
-    return RandomTokens(tokens, kVocab, seed);
+    return RandomTokens(tokens, kForgetVocab, seed);
   }
   static CanonicalState Decode(ModelDriver& driver, int slot) {
     auto state =

@@ -18,7 +18,7 @@ namespace mneme {
 namespace {
 
 constexpr int kSlots = 6;
-constexpr int kVocab = 259;
+constexpr int kStateVocab = 259;
 
 class ModelStateTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
@@ -29,7 +29,7 @@ class ModelStateTest : public testing::TestWithParam<BackendUnderTest> {
                  {.slots = kSlots, .max_rows = kSlots, .max_tokens = 256});
   }
   static std::vector<double> Tail(const std::vector<double>& logits, size_t tokens) {
-    return {logits.end() - static_cast<int64_t>(tokens) * kVocab, logits.end()};
+    return {logits.end() - static_cast<int64_t>(tokens) * kStateVocab, logits.end()};
   }
   // A slab with the bytes of memories that were never written blanked out: those hold anything.
   static std::vector<std::byte> Meaning(ModelDriver& driver, int slot) {
@@ -55,7 +55,7 @@ class ModelStateTest : public testing::TestWithParam<BackendUnderTest> {
   TestFolder folder_;
 };
 
-std::vector<GatedDeltaSpec> Networks() {
+std::vector<GatedDeltaSpec> StateNetworks() {
   std::vector<GatedDeltaSpec> specs = {TinySpec("mom-tiny"), TinySpec("gdn-tiny")};
   specs.push_back(TinySpec());
   specs.back().config.delta.single_kv_proj = true;
@@ -66,8 +66,8 @@ std::vector<GatedDeltaSpec> Networks() {
 
 // (a) and (b) of the specification's list.
 TEST_P(ModelStateTest, AnySplitOfATextGivesTheSameBitsOfStateAndLogits) {
-  const std::vector<int32_t> text = RandomTokens(90, kVocab, /*seed=*/1);
-  for (const GatedDeltaSpec& spec : Networks()) {
+  const std::vector<int32_t> text = RandomTokens(90, kStateVocab, /*seed=*/1);
+  for (const GatedDeltaSpec& spec : StateNetworks()) {
     const auto driver = MakeDriver(spec);
     const std::vector<double> want = FeedSlot(*driver, 0, text);
     const std::vector<std::byte> state = Meaning(*driver, 0);
@@ -88,9 +88,9 @@ TEST_P(ModelStateTest, AMemoryThatIsNotChosenKeepsItsBits) {
   spec.config.delta.shared_memory = false;
   spec.config.delta.memories = 8;
   const auto driver = MakeDriver(spec);
-  FeedSlot(*driver, 0, RandomTokens(40, kVocab, /*seed=*/2));
+  FeedSlot(*driver, 0, RandomTokens(40, kStateVocab, /*seed=*/2));
   int kept = 0, changed = 0;
-  for (const int32_t token : RandomTokens(10, kVocab, /*seed=*/3)) {
+  for (const int32_t token : RandomTokens(10, kStateVocab, /*seed=*/3)) {
     const std::vector<std::byte> before = driver->ReadSlab(0);
     FeedSlot(*driver, 0, {&token, 1});
     const std::vector<std::byte> after = driver->ReadSlab(0);
@@ -118,11 +118,11 @@ TEST_P(ModelStateTest, AMemoryThatIsNotChosenKeepsItsBits) {
 
 // (d)
 TEST_P(ModelStateTest, SequencesOfABatchDoNotAffectEachOther) {
-  for (const GatedDeltaSpec& spec : Networks()) {
+  for (const GatedDeltaSpec& spec : StateNetworks()) {
     const auto driver = MakeDriver(spec);
     std::vector<std::vector<int32_t>> texts;
     for (int slot = 0; slot < kSlots; ++slot) {
-      texts.push_back(RandomTokens(10 + 5 * slot, kVocab, /*seed=*/10 + slot));
+      texts.push_back(RandomTokens(10 + 5 * slot, kStateVocab, /*seed=*/10 + slot));
     }
     std::vector<std::vector<double>> alone;
     for (int slot = 0; slot < kSlots; ++slot) {
@@ -146,7 +146,7 @@ TEST_P(ModelStateTest, SequencesOfABatchDoNotAffectEachOther) {
       ASSERT_TRUE(logits.ok()) << logits.status();
       auto at = logits->begin();
       for (const ModelDriver::Row& row : rows) {
-        const auto end = at + static_cast<int64_t>(row.tokens.size()) * kVocab;
+        const auto end = at + static_cast<int64_t>(row.tokens.size()) * kStateVocab;
         if (row.slot >= 0) together[row.slot].insert(together[row.slot].end(), at, end);
         at = end;
       }
@@ -184,7 +184,7 @@ TEST_P(ModelStateTest, OneMemoryWithoutRoutingIsGatedDeltaNet) {
   }
   WriteTensors(tensors, folder.File("model.safetensors"));
   const auto gdn_driver = Drive(folder.path(), MakeBackend(), {.max_tokens = 64});
-  const std::vector<int32_t> text = RandomTokens(60, kVocab, /*seed=*/5);
+  const std::vector<int32_t> text = RandomTokens(60, kStateVocab, /*seed=*/5);
   EXPECT_THAT(FeedSlot(*mom_driver, 0, text),
               IsSame(GetParam().bit_exact(), FeedSlot(*gdn_driver, 0, text)));
 }
@@ -210,7 +210,7 @@ TEST_P(ModelStateTest, SharedProjectionsEqualProjectionsThatAreEqual) {
   }
   WriteTensors(tensors, folder.File("model.safetensors"));
   const auto apart_driver = Drive(folder.path(), MakeBackend(), {.max_tokens = 64});
-  const std::vector<int32_t> text = RandomTokens(60, kVocab, /*seed=*/6);
+  const std::vector<int32_t> text = RandomTokens(60, kStateVocab, /*seed=*/6);
   EXPECT_THAT(FeedSlot(*shared_driver, 0, text),
               IsSame(GetParam().bit_exact(), FeedSlot(*apart_driver, 0, text)));
 }
@@ -235,17 +235,17 @@ TEST_P(ModelStateTest, BothFileFormatsOfTheSameWeightsAgree) {
   }
   WriteTensors(tensors, folder.File("model.safetensors"));
   const auto b_driver = Drive(folder.path(), MakeBackend(), {.max_tokens = 64});
-  const std::vector<int32_t> text = RandomTokens(60, kVocab, /*seed=*/7);
+  const std::vector<int32_t> text = RandomTokens(60, kStateVocab, /*seed=*/7);
   EXPECT_THAT(FeedSlot(*a_driver, 0, text),
               IsSame(GetParam().bit_exact(), FeedSlot(*b_driver, 0, text)));
 }
 
 TEST_P(ModelStateTest, AForkAndItsParentGoTheirOwnWays) {
-  for (const GatedDeltaSpec& spec : Networks()) {
+  for (const GatedDeltaSpec& spec : StateNetworks()) {
     const auto driver = MakeDriver(spec);
-    const std::vector<int32_t> start = RandomTokens(25, kVocab, 8),
-                               left = RandomTokens(20, kVocab, 9),
-                               right = RandomTokens(20, kVocab, 10);
+    const std::vector<int32_t> start = RandomTokens(25, kStateVocab, 8),
+                               left = RandomTokens(20, kStateVocab, 9),
+                               right = RandomTokens(20, kStateVocab, 10);
     FeedSlot(*driver, 0, start);
     driver->Fork(0, 1);
     const std::vector<double> right_logits = FeedSlot(*driver, 1, right);
@@ -258,13 +258,13 @@ TEST_P(ModelStateTest, AForkAndItsParentGoTheirOwnWays) {
 }
 
 TEST_P(ModelStateTest, ANewSessionSeesNothingOfTheOneBeforeIt) {
-  for (const GatedDeltaSpec& spec : Networks()) {
+  for (const GatedDeltaSpec& spec : StateNetworks()) {
     const auto driver = MakeDriver(spec);
-    const std::vector<int32_t> text = RandomTokens(30, kVocab, /*seed=*/11);
+    const std::vector<int32_t> text = RandomTokens(30, kStateVocab, /*seed=*/11);
     const std::vector<double> want = FeedSlot(*driver, 0, text, {1});
     const std::vector<std::byte> state = Meaning(*driver, 0);
     // Used by another session; then filled with NaN wherever a new session may leave bytes.
-    FeedSlot(*driver, 1, RandomTokens(30, kVocab, /*seed=*/12));
+    FeedSlot(*driver, 1, RandomTokens(30, kStateVocab, /*seed=*/12));
     driver->Reset(1);
     EXPECT_THAT(FeedSlot(*driver, 1, text, {1}), IsSame(GetParam().bit_exact(), want));
     driver->WriteSlab(
@@ -280,8 +280,8 @@ TEST_P(ModelStateTest, ANewSessionSeesNothingOfTheOneBeforeIt) {
 
 TEST_P(ModelStateTest, ASlabMovesBetweenSlotsAsBytes) {
   const auto driver = MakeDriver(TinySpec());
-  const std::vector<int32_t> text = RandomTokens(30, kVocab, /*seed=*/13),
-                             rest = RandomTokens(10, kVocab, 14);
+  const std::vector<int32_t> text = RandomTokens(30, kStateVocab, /*seed=*/13),
+                             rest = RandomTokens(10, kStateVocab, 14);
   FeedSlot(*driver, 0, text);
   driver->WriteSlab(5, driver->ReadSlab(0), driver->position(0));
   EXPECT_THAT(FeedSlot(*driver, 5, rest),

@@ -80,6 +80,7 @@ Vec PlainLayer::Convolve(const std::string& name, const Vec& x, const std::strin
 }
 
 double Sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
+double Relu(double z) { return std::max(z, 0.0); }
 double Silu(double z) { return z * Sigmoid(z); }
 double Softplus(double z) { return z > 20 ? z : std::log1p(std::exp(z)); }
 

@@ -52,6 +52,7 @@ struct PlainLayer {
 };
 
 double Sigmoid(double z);
+double Relu(double z);
 double Silu(double z);
 double Softplus(double z);  // z from 20 on
 Vec Map(Vec x, double (*function)(double));

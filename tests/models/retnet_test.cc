@@ -11,8 +11,6 @@
 namespace mneme {
 namespace {
 
-double Relu(double z) { return std::max(z, 0.0); }
-
 // x turned by its position: pairs are half a head apart.
 Vec Turned(const Vec& x, int64_t position) {
   const size_t half = x.size() / 2;

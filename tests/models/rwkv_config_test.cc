@@ -73,7 +73,7 @@ TEST(RwkvFingerprintTest, WhatMovesNeitherDoesNotCount) {
        R"("hidden_size": 1000, "head_dim": 8, "intermediate_size": 3008)");
 }
 
-constexpr BadKeys kBadKeys[] = {
+constexpr BadKeys kBadRwkvKeys[] = {
     {"attn_7", "rwkv7", R"("attn": {"layers": [1, 0], "num_heads": 4})", kUnimplemented,
      "expected layers from 1 on: the values of the first go into those of the others"},
     {"quantised", "rwkv7", R"("quantization_config": {})", kUnimplemented,
@@ -107,7 +107,7 @@ class RwkvBadKeysTest : public testing::TestWithParam<BadKeys> {};
 
 TEST_P(RwkvBadKeysTest, IsRefusedByName) { ExpectRefused(GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(All, RwkvBadKeysTest, testing::ValuesIn(kBadKeys),
+INSTANTIATE_TEST_SUITE_P(All, RwkvBadKeysTest, testing::ValuesIn(kBadRwkvKeys),
                          [](const auto& info) { return info.param.name; });
 
 TEST(RwkvConfigTest, WarningsAreOfMistakesOnly) {

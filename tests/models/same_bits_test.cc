@@ -19,7 +19,7 @@
 namespace mneme {
 namespace {
 
-constexpr int kVocab = 259, kMostRows = 64;
+constexpr int kSameBitsVocab = 259, kMostRows = 64;
 constexpr int kSessions = 2 * kMostRows;  // kept as they are; steps go on from copies
 
 struct Setting {
@@ -67,7 +67,7 @@ class CudaSameBitsTest : public testing::Test {
         Drive(folder_.path(), AvailableBackends()[0].Make(/*threads=*/2, setting.compute),
               {.slots = kSessions + kMostRows, .max_rows = kMostRows, .max_tokens = 2048});
     for (int session = 0; session < kSessions; ++session) {
-      FeedSlot(*driver, session, RandomTokens(3 + session % 9, kVocab, session));
+      FeedSlot(*driver, session, RandomTokens(3 + session % 9, kSameBitsVocab, session));
     }
     return driver;
   }
@@ -78,7 +78,7 @@ class CudaSameBitsTest : public testing::Test {
     std::vector<std::vector<int32_t>> texts;
     std::vector<ModelDriver::Row> rows;
     for (const int session : sessions) {
-      texts.push_back(RandomTokens(tokens, kVocab, 1000 + session));
+      texts.push_back(RandomTokens(tokens, kSameBitsVocab, 1000 + session));
     }
     for (size_t row = 0; row < sessions.size(); ++row) {
       const int copy = kSessions + static_cast<int>(row);
@@ -89,8 +89,8 @@ class CudaSameBitsTest : public testing::Test {
     CHECK_OK(logits.status());
     std::vector<std::vector<double>> by_row;
     for (size_t row = 0; row < sessions.size(); ++row) {
-      const auto begin = logits->begin() + static_cast<int64_t>(row) * tokens * kVocab;
-      by_row.emplace_back(begin, begin + int64_t{tokens} * kVocab);
+      const auto begin = logits->begin() + static_cast<int64_t>(row) * tokens * kSameBitsVocab;
+      by_row.emplace_back(begin, begin + int64_t{tokens} * kSameBitsVocab);
     }
     return by_row;
   }
@@ -148,7 +148,7 @@ TEST_F(CudaSameBitsTest, ADecodeRowBesideAPaddingRow) {
     if (!setting.one_kernel) continue;
     SCOPED_TRACE(setting.name);
     const auto driver = Start(setting);
-    const std::vector<int32_t> token = RandomTokens(1, kVocab, 1000);  // of Step()
+    const std::vector<int32_t> token = RandomTokens(1, kSameBitsVocab, 1000);  // of Step()
     const std::vector<double> want = Step(*driver, {0}, 1)[0];
     for (const int place : {0, 1}) {
       driver->Fork(0, kSessions);
@@ -207,7 +207,7 @@ class CudaSlotTest : public CudaSameBitsTest {
       for (int i = 0; i < steps; ++i) {
         std::vector<std::vector<int32_t>> texts;
         for (int row = 0; row < rows; ++row) {
-          texts.push_back(RandomTokens(1, kVocab, 1000 * logits.size() + row));
+          texts.push_back(RandomTokens(1, kSameBitsVocab, 1000 * logits.size() + row));
         }
         logits.push_back(StepOf(driver, some, texts));
       }
@@ -215,7 +215,7 @@ class CudaSlotTest : public CudaSameBitsTest {
     if (new_sessions) {
       std::vector<std::vector<int32_t>> prompts;
       for (size_t row = 0; row < slots.size(); ++row) {
-        prompts.push_back(RandomTokens(1 + row % 5, kVocab, row));
+        prompts.push_back(RandomTokens(1 + row % 5, kSameBitsVocab, row));
       }
       logits.push_back(StepOf(driver, slots, prompts));
     }

@@ -24,7 +24,7 @@
 namespace mneme {
 namespace {
 
-constexpr int kVocab = 259;
+constexpr int kDtypeVocab = 259;
 constexpr int kManyRows = 24;
 
 struct StateCase {
@@ -60,7 +60,7 @@ std::string CaseName(const testing::TestParamInfo<StateCase>& info) {
   return info.param.backend.device + "_" + Name(info.param.dtype);
 }
 
-struct Network {
+struct DtypeNetwork {
   std::string name, folder;
   std::vector<int32_t> tokens;
 };
@@ -75,7 +75,7 @@ struct Way {
 
 class CoarseStateTest : public testing::TestWithParam<StateCase> {
  protected:
-  std::vector<double> Feed(const Network& network, const Way& way, DType state_dtype,
+  std::vector<double> Feed(const DtypeNetwork& network, const Way& way, DType state_dtype,
                            const RoutingChoices& choices) const {
     const StateCase with{GetParam().backend, state_dtype};
     const auto driver = Drive(network.folder, with.Make(),
@@ -107,7 +107,7 @@ class CoarseStateTest : public testing::TestWithParam<StateCase> {
   // that is a sum of thousands of roundings, which have other signs in other arithmetic and the
   // same size. f16 is rounded at each token in the reference, int8 once in 17 (docs/numerics.md):
   // the most that a device does. 2e-5 is what f32 arithmetic may add.
-  void Check(const Network& network, const std::vector<Way>& ways) {
+  void Check(const DtypeNetwork& network, const std::vector<Way>& ways) {
     const auto reference = Drive(network.folder, MakeReference(), {.max_tokens = 1024});
     RecordedRouting record(reference->backend());
     const ModelInfo& info = reference->model().info();
@@ -197,7 +197,7 @@ TEST_P(CoarseStateTest, RandomNetworksLoseWhatRoundingAloneCosts) {
   spec.dtype = DType::kBF16;
   spec.config.delta.key_dim = spec.config.delta.value_dim = 128;
   MakeFolder(spec, gdn);
-  const std::vector<int32_t> tokens = RandomTokens(640, kVocab, /*seed=*/1);
+  const std::vector<int32_t> tokens = RandomTokens(640, kDtypeVocab, /*seed=*/1);
   Check({"narrow mom", narrow.path(), tokens},
         {{"prompt", 64}, {"token by token"}, {"24 rows", 1, kManyRows}});
   Check({"gated deltanet", gdn.path(), tokens},
@@ -211,7 +211,7 @@ TEST_P(CoarseStateTest, EveryRuleLosesWhatRoundingAloneCosts) {
     const TestFolder folder;
     MakeFolder(rule.spec, folder);
     if (FieldsOf(folder.path(), GetParam().dtype).empty()) continue;
-    Check({rule.name, folder.path(), RandomTokens(320, kVocab, /*seed=*/3)},
+    Check({rule.name, folder.path(), RandomTokens(320, kDtypeVocab, /*seed=*/3)},
           {{"prompt", 64}, {"token by token"}, {"24 rows", 1, kManyRows}});
   }
 }
@@ -225,7 +225,7 @@ TEST(MemoryRoundingTest, CoarserStoresCostMore) {
   const TestFolder folder;
   MakeFolder(NarrowMom(), folder);
   const auto reference = Drive(folder.path(), MakeReference(), {.max_tokens = 64});
-  const std::vector<int32_t> tokens = RandomTokens(60, kVocab, /*seed=*/2);
+  const std::vector<int32_t> tokens = RandomTokens(60, kDtypeVocab, /*seed=*/2);
   RecordedRouting record(reference->backend());
   reference->set_routing(&record);
   const std::vector<double> exact = FeedSlot(*reference, 0, tokens);
@@ -259,7 +259,7 @@ TEST(MemoryRoundingTest, EveryRuleThatMayBeF16LosesAFewOfItsRoundings) {
     half.insert(rule.spec.config["model_type"]);
     const auto reference = Drive(folder.path(), MakeReference(), {.max_tokens = 64});
     const ModelInfo& info = reference->model().info();
-    const std::vector<int32_t> tokens = RandomTokens(kTokens, kVocab, /*seed=*/4);
+    const std::vector<int32_t> tokens = RandomTokens(kTokens, kDtypeVocab, /*seed=*/4);
     RecordedRouting record(reference->backend());
     if (info.memories > 0) reference->set_routing(&record);
     const std::vector<double> exact = FeedSlot(*reference, 0, tokens);
@@ -316,8 +316,8 @@ class StateCopyTest : public testing::TestWithParam<StateCase> {
     return 1e-5 + 4 * setting.spec.config.layers * rounding;
   }
 
-  const std::vector<int32_t> start_ = RandomTokens(53, kVocab, /*seed=*/1);
-  const std::vector<int32_t> rest_ = RandomTokens(60, kVocab, /*seed=*/2);
+  const std::vector<int32_t> start_ = RandomTokens(53, kDtypeVocab, /*seed=*/1);
+  const std::vector<int32_t> rest_ = RandomTokens(60, kDtypeVocab, /*seed=*/2);
 };
 
 TEST_P(StateCopyTest, AForkGoesOnAsItsParentBitForBit) {

@@ -155,14 +155,14 @@ TEST(TitansAutomodelGoldenTest, TheGoldenOfTheNeutralFormatInTheOther) {
             1e-6);
 }
 
-struct Refusal {
+struct AutomodelRefusal {
   const char* name;
   const char* changes;
   absl::StatusCode code;
   const char* message;
 };
 
-class TitansAutomodelConfigTest : public testing::TestWithParam<Refusal> {};
+class TitansAutomodelConfigTest : public testing::TestWithParam<AutomodelRefusal> {};
 
 TEST_P(TitansAutomodelConfigTest, IsRefusedByName) {
   ordered_json config = AutomodelConfig(R"({"architecture_variant": "mag", "mem_depth": 2})");
@@ -174,7 +174,7 @@ TEST_P(TitansAutomodelConfigTest, IsRefusedByName) {
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
-constexpr Refusal kRefusals[] = {
+constexpr AutomodelRefusal kAutomodelRefusals[] = {
     {"context", R"({"architecture_variant": "mac"})", kUnimplemented,
      "\"architecture_variant\" is \"mac\", which is not supported; expected one of \"lmm\", "
      "\"mag\", \"mal\": there \"mac\" adds what the memory says to the tokens of a segment"},
@@ -193,7 +193,7 @@ constexpr Refusal kRefusals[] = {
     {"unknown", R"({"chunksize": 8})", kInvalid, "did you mean \"chunk_size\"?"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Keys, TitansAutomodelConfigTest, testing::ValuesIn(kRefusals),
+INSTANTIATE_TEST_SUITE_P(Keys, TitansAutomodelConfigTest, testing::ValuesIn(kAutomodelRefusals),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -46,9 +46,9 @@ struct Fed {
   Vec k, v, theta;     // [heads, keys, ..]
 };
 
-class Memory {
+class PlainTitansMemory {
  public:
-  Memory(Part part, const json& config)
+  PlainTitansMemory(Part part, const json& config)
       : part_(std::move(part)), kwargs_(config["neural_memory_kwargs"]) {
     heads_ = kwargs_["heads"];
     dim_ = kwargs_["dim_head"];
@@ -287,10 +287,10 @@ Streams Written(const Branch& branch, const Vec& output) {
   return x;
 }
 
-// Attention of one layer, which keeps all keys and values.
-class Attention {
+// PlainTitansAttention of one layer, which keeps all keys and values.
+class PlainTitansAttention {
  public:
-  Attention(Part part, const json& config) : part_(std::move(part)), config_(config) {}
+  PlainTitansAttention(Part part, const json& config) : part_(std::move(part)), config_(config) {}
 
   // `first`: the first layer's values, which that one sets.
   Vec Attend(const Vec& x, int64_t n, Vec& first) {
@@ -395,7 +395,7 @@ class Transformer {
       const Part layer = all_.Of(absl::StrCat("layers.", i, "."));
       Vec gate;
       if (!memories_[Size(i)].empty()) {
-        Memory& memory = memories_[Size(i)][0];
+        PlainTitansMemory& memory = memories_[Size(i)][0];
         const Branch branch = Read(layer.Of("0."), streams_of, kind);
         std::vector<Vec> views(3, branch.input);
         if (layer.Has("3.1.weight")) views = Views(layer, branch.input, history);
@@ -446,8 +446,8 @@ class Transformer {
   const json& config_;
   int depth_;
   int64_t positions_ = 0;
-  std::vector<Attention> attentions_;
-  std::vector<std::vector<Memory>> memories_;  // of each layer: one, or none
+  std::vector<PlainTitansAttention> attentions_;
+  std::vector<std::vector<PlainTitansMemory>> memories_;  // of each layer: one, or none
 };
 
 Vec TitansPytorch(const PlainModel& model, std::span<const int32_t> tokens) {

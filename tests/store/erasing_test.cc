@@ -20,7 +20,7 @@
 namespace mneme {
 namespace {
 
-constexpr char kFolder[] = "/store";
+constexpr char kErasedFolder[] = "/store";
 
 class ErasingTest : public testing::Test {
  protected:
@@ -29,7 +29,7 @@ class ErasingTest : public testing::Test {
   void Open() {
     store_.reset();
     StoreReport report;
-    auto opened = SessionStore::Open(files_, kFolder, options_, report);
+    auto opened = SessionStore::Open(files_, kErasedFolder, options_, report);
     ASSERT_TRUE(opened.ok()) << opened.status();
     EXPECT_TRUE(report.damage.empty() && report.lost.empty());
     store_ = *std::move(opened);

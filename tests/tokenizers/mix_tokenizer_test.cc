@@ -16,7 +16,7 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 // Keys keep their order: "model_specific" tokens are added in it.
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 class MixTokenizerTest : public testing::TestWithParam<const char*> {
  protected:
@@ -24,9 +24,9 @@ class MixTokenizerTest : public testing::TestWithParam<const char*> {
     std::ifstream file("tests/golden/tokenizer_mix/mix.jsonl");
     std::string line;
     ASSERT_TRUE(std::getline(file, line));
-    head_ = Json::parse(line);
+    head_ = OrderedJson::parse(line);
     while (std::getline(file, line)) {
-      Json folder = Json::parse(line);
+      OrderedJson folder = OrderedJson::parse(line);
       if (absl::StartsWith(folder["name"].get<std::string>(), absl::StrCat(GetParam(), ": "))) {
         folders_.push_back(std::move(folder));
       }
@@ -34,7 +34,7 @@ class MixTokenizerTest : public testing::TestWithParam<const char*> {
     ASSERT_FALSE(folders_.empty());
   }
 
-  static std::string ById(const Json& vocab) {
+  static std::string ById(const OrderedJson& vocab) {
     std::vector<std::string> lines(vocab.size());
     for (const auto& [token, id] : vocab.items()) lines[id.get<size_t>()] = token;
     std::string text;
@@ -42,14 +42,14 @@ class MixTokenizerTest : public testing::TestWithParam<const char*> {
     return text;
   }
 
-  void Write(const Json& folder, const TestFolder& out) const {
-    Json model = head_["models"][folder["model"].get<std::string>()];
+  void Write(const OrderedJson& folder, const TestFolder& out) const {
+    OrderedJson model = head_["models"][folder["model"].get<std::string>()];
     if (folder.contains("model_options")) model.update(folder["model_options"]);
-    const Json files = folder.value("files", Json::array({"tokenizer.json"}));
-    for (const Json& name : files) {
+    const OrderedJson files = folder.value("files", OrderedJson::array({"tokenizer.json"}));
+    for (const OrderedJson& name : files) {
       if (name == "tokenizer.json") {
-        Json whole = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
-        whole["added_tokens"] = Json::array();
+        OrderedJson whole = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
+        whole["added_tokens"] = OrderedJson::array();
         const std::vector<std::string> specials = {"<unk>", "<s>", "</s>", "<pad>"};
         for (size_t id = 0; id < specials.size(); ++id) {
           whole["added_tokens"].push_back({{"id", id},
@@ -74,7 +74,7 @@ class MixTokenizerTest : public testing::TestWithParam<const char*> {
         out.Write(name, ById(model["vocab"]));
       } else {
         std::string text = "#version: 0.2\n";
-        for (const Json& merge : model["merges"]) {
+        for (const OrderedJson& merge : model["merges"]) {
           absl::StrAppend(&text, merge[0].get<std::string>(), " ", merge[1].get<std::string>(),
                           "\n");
         }
@@ -86,11 +86,12 @@ class MixTokenizerTest : public testing::TestWithParam<const char*> {
     for (const auto& [name, contents] : folder["extra"].items()) out.Write(name, contents.dump());
   }
 
-  Json head_;
-  std::vector<Json> folders_;
+  OrderedJson head_;
+  std::vector<OrderedJson> folders_;
 };
 
-void ExpectAnswer(const Tokenizer& tokenizer, const Json& question, const Json& answer) {
+void ExpectAnswer(const Tokenizer& tokenizer, const OrderedJson& question,
+                  const OrderedJson& answer) {
   SCOPED_TRACE(question.dump());
   if (question.contains("ids")) {
     const DecodeOptions options{.skip_special_tokens = question["skip_special_tokens"]};
@@ -123,7 +124,7 @@ void ExpectAnswer(const Tokenizer& tokenizer, const Json& question, const Json& 
 }
 
 TEST_P(MixTokenizerTest, AnswersAsThePackagesDo) {
-  for (const Json& folder : folders_) {
+  for (const OrderedJson& folder : folders_) {
     SCOPED_TRACE(folder["name"].get<std::string>());
     TestFolder files;
     Write(folder, files);
@@ -133,7 +134,7 @@ TEST_P(MixTokenizerTest, AnswersAsThePackagesDo) {
     const auto tokenizer = LoadTokenizer(files.path(), facts);
     EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
     if (!tokenizer.ok()) continue;
-    for (const Json& one : folder["cases"]) ExpectAnswer(**tokenizer, one[0], one[1]);
+    for (const OrderedJson& one : folder["cases"]) ExpectAnswer(**tokenizer, one[0], one[1]);
   }
 }
 

@@ -21,7 +21,7 @@ constexpr int64_t kMostTokens = 4096;
 constexpr char kHistory[] = "what was said last";
 
 // Of a memory, a window of 100 positions, and rows of 256 bytes for each position.
-StateLayout Layout() {
+StateLayout GrowingLayout() {
   StateLayout layout;
   layout.Add({.name = "memory", .shape = {2, 16, 16}});
   layout.Add({.name = "window",
@@ -104,7 +104,7 @@ class SnapshotFilesTest : public testing::Test {
 
   const StoreFolder folder_;
   PosixFileSystem disk_;
-  const StateLayout layout_ = Layout();
+  const StateLayout layout_ = GrowingLayout();
   const SlabIdentity identity_ = {.model = 7, .state_format = 8};
   std::unique_ptr<SessionStore> store_ = Open();
   const SnapshotFiles files_;

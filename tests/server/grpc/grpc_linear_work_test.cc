@@ -25,11 +25,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kTemplate[] =
+constexpr char kGrpcTemplate[] =
     "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
     "{% for m in messages %}[{{ m.role }}] {{ m.content | trim }}{% endfor %}";
 
-std::string Repeated(int count, const std::string& bytes) {
+std::string RepeatedBytes(int count, const std::string& bytes) {
   std::string all;
   for (int i = 0; i < count; ++i) all += bytes;
   return all;
@@ -68,17 +68,17 @@ std::string Field(int number, const std::string& bytes) {
   return field + bytes;
 }
 
-struct Hostile {
+struct HostileMessage {
   std::string name;
   int size;
   bool is_chat;
   std::function<std::string(int)> bytes;
 };
 
-std::vector<Hostile> Hostiles() {
+std::vector<HostileMessage> Hostiles() {
   return {
       {"messages", 1000, true, [](int n) { return Messages(n, "user", "hello"); }},
-      {"empty messages", 1000, true, [](int n) { return Repeated(n, Field(3, "")); }},
+      {"empty messages", 1000, true, [](int n) { return RepeatedBytes(n, Field(3, "")); }},
       {"a long text", 100000, true, [](int n) { return Messages(1, "user", std::string(n, 'a')); }},
       {"empty values", 1000, true,
        [](int n) {
@@ -99,9 +99,9 @@ std::vector<Hostile> Hostiles() {
          });
        }},
       {"the same message again", 1000, true,
-       [](int n) { return Messages(1, "user", "") + Repeated(n, Field(5, "")); }},
+       [](int n) { return Messages(1, "user", "") + RepeatedBytes(n, Field(5, "")); }},
       {"unknown fields", 10000, true,
-       [](int n) { return Messages(1, "user", "") + Repeated(n, Field(15, "")); }},
+       [](int n) { return Messages(1, "user", "") + RepeatedBytes(n, Field(15, "")); }},
       {"token ids", 50000, false,
        [](int n) {
          return Bytes<v1::GenerateRequest>([n](v1::GenerateRequest& request) {
@@ -127,7 +127,9 @@ std::vector<Hostile> Hostiles() {
 
 class GrpcLinearWorkTest : public ::testing::Test {
  protected:
-  GrpcLinearWorkTest() { facts_.chat_template = *ChatTemplate::Parse(kTemplate, Json::object()); }
+  GrpcLinearWorkTest() {
+    facts_.chat_template = *ChatTemplate::Parse(kGrpcTemplate, Json::object());
+  }
 
   absl::Status Convert(const grpc::ByteBuffer& buffer, bool is_chat, WorkMeter& meter) const {
     const CallFacts call = {.request_id = "id"};
@@ -164,7 +166,7 @@ class GrpcLinearWorkTest : public ::testing::Test {
 };
 
 TEST_F(GrpcLinearWorkTest, TwiceTheMessageIsLessThanThreeTimesTheWork) {
-  for (const Hostile& hostile : Hostiles()) {
+  for (const HostileMessage& hostile : Hostiles()) {
     SCOPED_TRACE(hostile.name);
     (void)WorkOf(hostile.bytes(1), hostile.is_chat);  // what is done once
     const std::string bytes = hostile.bytes(hostile.size);
@@ -190,13 +192,14 @@ TEST_F(GrpcLinearWorkTest, WhatIsTooMuchIsNeverMade) {
     std::string bytes;
     const char* says;
   } cases[] = {
-      {"messages", true, Repeated(2'000'000, Field(3, user)), "has more than 262144 messages"},
-      {"empty messages", true, Repeated(kBytes / 2, Field(3, "")), "262144 messages"},
-      {"unknown fields", true, Repeated(kBytes / 2, std::string("\x78\x01", 2)), "4194304 values"},
+      {"messages", true, RepeatedBytes(2'000'000, Field(3, user)), "has more than 262144 messages"},
+      {"empty messages", true, RepeatedBytes(kBytes / 2, Field(3, "")), "262144 messages"},
+      {"unknown fields", true, RepeatedBytes(kBytes / 2, std::string("\x78\x01", 2)),
+       "4194304 values"},
       // Behind something that is no message.
-      {"hidden messages", true, Field(3, "\xff") + Repeated(kBytes / 2 - 2, Field(3, "")),
+      {"hidden messages", true, Field(3, "\xff") + RepeatedBytes(kBytes / 2 - 2, Field(3, "")),
        "262144 messages"},
-      {"groups", true, Repeated(kBytes / 2, "\x7b\x7c"), "262144 messages"},
+      {"groups", true, RepeatedBytes(kBytes / 2, "\x7b\x7c"), "262144 messages"},
       {"token ids", false, Field(4, Field(1, std::string(5 << 20, '\x07'))), "4194304 values"},
   };
   for (const auto& [name, is_chat, bytes, says] : cases) {

@@ -19,7 +19,7 @@ using ::testing::Not;
 
 constexpr KeyLimits kDefaults = {.max_streams = 3, .max_sessions = 4, .tokens_per_minute = 5};
 
-std::string ErrorOf(const std::string& text) {
+std::string KeysErrorOf(const std::string& text) {
   return std::string(ApiKeys::Parse(text, "keys", kDefaults).status().message());
 }
 
@@ -69,38 +69,39 @@ TEST(ApiKeysTest, TwoKeysOfOneNameAreOneClient) {
   const absl::StatusOr<ApiKeys> keys = ApiKeys::Parse(text, "keys", kDefaults);
   ASSERT_TRUE(keys.ok()) << keys.status();
   EXPECT_EQ(keys->Find("old"), keys->Find("new"));
-  EXPECT_THAT(
-      ErrorOf(absl::StrCat(ApiKeyLine("alice", "old"), "\n", ApiKeyLine("alice", "new"), ":admin")),
-      AllOf(HasSubstr("keys:2: "), HasSubstr("other options")));
-  EXPECT_THAT(ErrorOf(absl::StrCat(ApiKeyLine("alice", "k"), "\n", ApiKeyLine("bob", "k"))),
+  EXPECT_THAT(KeysErrorOf(absl::StrCat(ApiKeyLine("alice", "old"), "\n", ApiKeyLine("alice", "new"),
+                                       ":admin")),
+              AllOf(HasSubstr("keys:2: "), HasSubstr("other options")));
+  EXPECT_THAT(KeysErrorOf(absl::StrCat(ApiKeyLine("alice", "k"), "\n", ApiKeyLine("bob", "k"))),
               HasSubstr("on a line before"));
 }
 
 TEST(ApiKeysTest, ErrorsNameTheLineAndNoSecret) {
   const std::string good = ApiKeyLine("alice", "key-a");
-  EXPECT_THAT(ErrorOf(absl::StrCat(good, "\n\nbob\n")),
+  EXPECT_THAT(KeysErrorOf(absl::StrCat(good, "\n\nbob\n")),
               AllOf(HasSubstr("keys:3: "), HasSubstr("name:hash")));
   // A key that somebody wrote instead of its hash must not be found in a log.
   const std::string key = NewApiKey();
-  EXPECT_THAT(ErrorOf(absl::StrCat("bob:", key)),
+  EXPECT_THAT(KeysErrorOf(absl::StrCat("bob:", key)),
               AllOf(HasSubstr("keys:1: "), HasSubstr("--hash-api-key"), Not(HasSubstr(key))));
   // Nor a hash, wherever a line break is too few or too many.
   const std::string hash = good.substr(good.find("sha256-") + 7);
   for (const std::string& text :
        {absl::StrCat(good, ":streams=1", good), absl::StrCat(hash, ":", hash),
         absl::StrCat(hash, ":sha256-", hash, ":x"), absl::StrCat(good, ":", hash)}) {
-    EXPECT_THAT(ErrorOf(text), AllOf(HasSubstr("keys:1: "), Not(HasSubstr(hash)))) << text;
+    EXPECT_THAT(KeysErrorOf(text), AllOf(HasSubstr("keys:1: "), Not(HasSubstr(hash)))) << text;
   }
-  EXPECT_THAT(ErrorOf(good.substr(0, good.size() - 1)), HasSubstr("64 hexadecimal digits"));
-  EXPECT_THAT(ErrorOf(absl::StrCat("two words", good.substr(5))), HasSubstr("no name of a key"));
-  EXPECT_THAT(ErrorOf(good.substr(5)), HasSubstr("no name of a key"));
-  EXPECT_THAT(ErrorOf(absl::StrCat(good, ":stream=3")),
+  EXPECT_THAT(KeysErrorOf(good.substr(0, good.size() - 1)), HasSubstr("64 hexadecimal digits"));
+  EXPECT_THAT(KeysErrorOf(absl::StrCat("two words", good.substr(5))),
+              HasSubstr("no name of a key"));
+  EXPECT_THAT(KeysErrorOf(good.substr(5)), HasSubstr("no name of a key"));
+  EXPECT_THAT(KeysErrorOf(absl::StrCat(good, ":stream=3")),
               AllOf(HasSubstr("\"stream\""), HasSubstr("streams=N")));
-  EXPECT_THAT(ErrorOf(absl::StrCat(good, ":streams=many")), HasSubstr("\"many\""));
-  EXPECT_THAT(ErrorOf(absl::StrCat(good, ":streams=-1")), HasSubstr("\"-1\""));
-  EXPECT_THAT(ErrorOf(absl::StrCat(good, ":admin=1")), HasSubstr("takes no value"));
-  EXPECT_THAT(ErrorOf(absl::StrCat(good, ":admin,monitor")), HasSubstr("exclude"));
-  EXPECT_THAT(ErrorOf(absl::StrCat(good, ":")), HasSubstr("unknown option"));
+  EXPECT_THAT(KeysErrorOf(absl::StrCat(good, ":streams=many")), HasSubstr("\"many\""));
+  EXPECT_THAT(KeysErrorOf(absl::StrCat(good, ":streams=-1")), HasSubstr("\"-1\""));
+  EXPECT_THAT(KeysErrorOf(absl::StrCat(good, ":admin=1")), HasSubstr("takes no value"));
+  EXPECT_THAT(KeysErrorOf(absl::StrCat(good, ":admin,monitor")), HasSubstr("exclude"));
+  EXPECT_THAT(KeysErrorOf(absl::StrCat(good, ":")), HasSubstr("unknown option"));
 }
 
 TEST(ApiKeysTest, APlainKeyNeedsANameOfItsOwn) {
