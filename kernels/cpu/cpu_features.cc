@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-#if defined(__x86_64__)
+#ifdef MNEME_BUILT_avx2
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 namespace mneme {
 namespace {
 
-#if defined(__x86_64__)
+#ifdef MNEME_BUILT_avx2
 
 struct Features {
   bool avx2 = false, avx512 = false, avx512_bf16 = false, amx = false;
@@ -69,16 +69,14 @@ struct Candidate {
 }  // namespace
 
 absl::StatusOr<Isa> ChooseIsa(absl::string_view name) {
-#if defined(__x86_64__)
+#ifdef MNEME_BUILT_avx2  // neither on other machines nor beside sanitizers
   static const Features features = Detect();
   // Best first. "amx" is avx512_bf16 with products of bf16 on tiles; it counts as supported only
   // where the tiles were granted to this process.
   const Candidate candidates[] = {
-#ifdef MNEME_BUILT_amx  // the widest: left out beside sanitizers
       {{"amx", &amx::Ops()}, features.amx},
       {{"avx512_bf16", &avx512_bf16::Ops()}, features.avx512_bf16},
       {{"avx512", &avx512::Ops()}, features.avx512},
-#endif
       {{"avx2", &avx2::Ops()}, features.avx2},
       {{"baseline", &baseline::Ops()}, true},
   };
@@ -90,6 +88,12 @@ absl::StatusOr<Isa> ChooseIsa(absl::string_view name) {
       if (candidate.supported) return candidate.isa;
       return absl::FailedPreconditionError(
           absl::StrCat("instruction set \"", name, "\": not supported by this host"));
+    }
+  }
+  for (const absl::string_view known : {"avx2", "avx512", "avx512_bf16", "amx"}) {
+    if (name == known) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("instruction set \"", name, "\": not in this program"));
     }
   }
   return absl::InvalidArgumentError(

@@ -34,7 +34,7 @@ class Candidates {
   }();
 };
 
-constexpr StepLimits kLimits = {
+constexpr StepLimits kSchedulerLimits = {
     .max_rows = 4, .max_tokens = 32, .max_scored_tokens = 8, .prefill_tokens = 32, .min_chunk = 8};
 
 std::vector<int> RowLengths(const StepPlan& plan) {
@@ -45,12 +45,14 @@ std::vector<int> RowLengths(const StepPlan& plan) {
   return lengths;
 }
 
-TEST(SchedulerTest, NothingToRunIsAnEmptyPlan) { EXPECT_TRUE(PlanStep({}, kLimits).empty()); }
+TEST(SchedulerTest, NothingToRunIsAnEmptyPlan) {
+  EXPECT_TRUE(PlanStep({}, kSchedulerLimits).empty());
+}
 
 TEST(SchedulerDeathTest, ACandidateSaysAtWhichPositionItStands) {
   const std::vector<int32_t> tokens = {1, 2};
   const RowCandidate silent[] = {{.slot = 3, .tokens = tokens}};
-  EXPECT_DEATH(PlanStep(silent, kLimits), "slot 3: a row says how much its slab was fed");
+  EXPECT_DEATH(PlanStep(silent, kSchedulerLimits), "slot 3: a row says how much its slab was fed");
 }
 
 TEST(SchedulerTest, StepsWithPromptsHaveLikelySizes) {
@@ -69,7 +71,7 @@ TEST(SchedulerTest, StepsWithPromptsHaveLikelySizes) {
   c.Add(100);
   c.Add(1);
   c.Add(1);
-  StepLimits limits = kLimits;
+  StepLimits limits = kSchedulerLimits;
   limits.max_tokens = 200;
   limits.prefill_tokens = 40;
   limits.likely_sizes = true;
@@ -83,7 +85,7 @@ TEST(SchedulerTest, DecodingRowsComeFirstAndPrefillFillsTheRest) {
   c.Add(100);
   c.Add(1);
   c.Add(1);
-  const StepPlan plan = PlanStep(c.list, kLimits);
+  const StepPlan plan = PlanStep(c.list, kSchedulerLimits);
   EXPECT_THAT(plan.slots, ElementsAre(1, 2, 0));
   EXPECT_THAT(plan.positions, ElementsAre(100, 200, 0));
   EXPECT_THAT(RowLengths(plan), ElementsAre(1, 1, 30));
@@ -95,7 +97,7 @@ TEST(SchedulerTest, ALongPromptLeavesWhatTheBudgetSays) {
   Candidates c;
   c.Add(900);
   c.Add(1);
-  StepLimits limits = kLimits;
+  StepLimits limits = kSchedulerLimits;
   limits.prefill_tokens = 5;
   EXPECT_THAT(RowLengths(PlanStep(c.list, limits)), ElementsAre(1, 5));
   limits.prefill_tokens = 0;
@@ -107,13 +109,13 @@ TEST(SchedulerTest, ShortPromptsLeaveTheirShareToLongOnes) {
   c.Add(100);
   c.Add(3);
   c.Add(100);
-  const StepPlan plan = PlanStep(c.list, kLimits);
+  const StepPlan plan = PlanStep(c.list, kSchedulerLimits);
   EXPECT_THAT(RowLengths(plan), ElementsAre(3, 14, 15));
   EXPECT_THAT(plan.logit_tokens, ElementsAre(2));
 }
 
 TEST(SchedulerTest, ShortPromptsArePackedIntoOneStep) {
-  StepLimits limits = kLimits;
+  StepLimits limits = kSchedulerLimits;
   limits.max_rows = 32;
   Candidates c;
   for (int i = 0; i < 20; ++i) c.Add(3);
@@ -127,7 +129,7 @@ TEST(SchedulerTest, ScoredTokensAreBoundedPerStep) {
   Candidates c;
   c.Add(20, 0, 19);
   c.Add(20, 0, 19);
-  const StepPlan plan = PlanStep(c.list, kLimits);
+  const StepPlan plan = PlanStep(c.list, kSchedulerLimits);
   EXPECT_THAT(RowLengths(plan), ElementsAre(4, 4));
   EXPECT_EQ(plan.logit_rows(), 8);
 }
@@ -135,7 +137,7 @@ TEST(SchedulerTest, ScoredTokensAreBoundedPerStep) {
 TEST(SchedulerTest, MoreScoringPromptsThanLogitRowsTakeTurns) {
   Candidates c;
   for (int i = 0; i < 4; ++i) c.Add(20, /*last_run=*/i, 19);
-  StepLimits limits = kLimits;
+  StepLimits limits = kSchedulerLimits;
   limits.max_scored_tokens = 2;
   const StepPlan plan = PlanStep(c.list, limits);
   EXPECT_THAT(plan.slots, ElementsAre(0, 1));
@@ -145,14 +147,15 @@ TEST(SchedulerTest, MoreScoringPromptsThanLogitRowsTakeTurns) {
 TEST(SchedulerTest, AScoredPromptThatEndsIsSampledToo) {
   Candidates c;
   c.Add(5, 0, 4);
-  const StepPlan plan = PlanStep(c.list, kLimits);
+  const StepPlan plan = PlanStep(c.list, kSchedulerLimits);
   EXPECT_THAT(plan.logit_tokens, ElementsAre(0, 1, 2, 3, 4));
 }
 
 TEST(SchedulerTest, TheSameCandidatesGiveTheSamePlan) {
   Candidates c;
   for (int i = 0; i < 9; ++i) c.Add(1 + i % 3, i % 2);
-  EXPECT_EQ(PlanStep(c.list, kLimits).ToString(), PlanStep(c.list, kLimits).ToString());
+  EXPECT_EQ(PlanStep(c.list, kSchedulerLimits).ToString(),
+            PlanStep(c.list, kSchedulerLimits).ToString());
 }
 
 struct Crowd {
@@ -233,7 +236,7 @@ TEST(SchedulerTest, ChangingCrowdsStayFair) {
 
 // Candidates are at 0, 100, 200, ...: all but the first one are about to cross.
 StepLimits WithCrossings(int most, int segment = 100) {
-  StepLimits limits = kLimits;
+  StepLimits limits = kSchedulerLimits;
   limits.max_rows = 8;
   limits.segment = segment;
   limits.max_crossings = most;

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr int kVocab = 16;
+constexpr int kPipelineVocab = 16;
 constexpr absl::Duration kStepTime = absl::Milliseconds(3);
 constexpr absl::Duration kCrossingTime = absl::Milliseconds(2);
 constexpr int kSegment = 4;
@@ -30,7 +30,7 @@ struct Oracle {
   int32_t Feed(std::span<const int32_t> tokens) {
     memory.Feed(tokens);
     fed += static_cast<int64_t>(tokens.size());
-    const std::vector<double> logits = memory.Logits(kVocab);
+    const std::vector<double> logits = memory.Logits(kPipelineVocab);
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
 };
@@ -70,7 +70,7 @@ class StepPipelineTest : public ::testing::Test {
   PhaseClock phases{clock, stats};
   FaultyBackend backend;
   FakeModel model{
-      {.vocab = kVocab,
+      {.vocab = kPipelineVocab,
        .segment = kSegment,
        .on_step = [this](int, int) { clock.Advance(kStepTime); },
        .on_crossings = [this](int crossings) { clock.Advance(crossings * kCrossingTime); }}};

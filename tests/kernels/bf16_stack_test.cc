@@ -14,7 +14,7 @@
 namespace mneme {
 namespace {
 
-constexpr int kTokens = 40, kDim = 96, kHeads = 3, kHeadDim = 32, kHidden = 160, kVocab = 64;
+constexpr int kStackTokens = 40, kDim = 96, kHeads = 3, kHeadDim = 32, kHidden = 160, kVocab = 64;
 
 struct BlockWeights {
   std::vector<double> norm, q, k, v, a, b, gate, out, a_log, dt_bias, head_norm;
@@ -37,7 +37,7 @@ struct Stack {
     }
     norm = ones(kDim);
     head = matrix(kVocab, kDim);
-    x = random.NormalValues(kTokens * kDim);
+    x = random.NormalValues(kStackTokens * kDim);
   }
 
   // Logits of all tokens.
@@ -51,28 +51,28 @@ struct Stack {
       LinearArgs args;
       args.x = in;
       args.weights = {&packed, 1};
-      args.y = sum != nullptr ? *sum : bench.NewActivations({kTokens, out_features});
+      args.y = sum != nullptr ? *sum : bench.NewActivations({kStackTokens, out_features});
       args.accumulate = sum != nullptr;
       kernels.Linear({&args, 1});
       return args.y;
     };
     const auto rms = [&](const TensorView& in, const std::vector<double>& weight) {
       RmsNormArgs args{in, bench.Floats(weight, {kDim}), 1e-6f,
-                       bench.NewActivations({kTokens, kDim})};
+                       bench.NewActivations({kStackTokens, kDim})};
       kernels.RmsNorm(args);
       return args.y;
     };
     const auto heads = [](TensorView t) {
-      t.shape = {kTokens, kHeads, kHeadDim};
+      t.shape = {kStackTokens, kHeads, kHeadDim};
       return t;
     };
     const auto flat = [](TensorView t) {
-      t.shape = {kTokens, kDim};
+      t.shape = {kStackTokens, kDim};
       return t;
     };
 
-    const TensorView h = bench.Activations(x, {kTokens, kDim});
-    const Segments segments = Upload(bench, {{kTokens, 0, 0, true}});
+    const TensorView h = bench.Activations(x, {kStackTokens, kDim});
+    const Segments segments = Upload(bench, {{kStackTokens, 0, 0, true}});
     for (const BlockWeights& w : blocks) {
       const TensorView n = rms(h, w.norm);
       TensorView q = heads(linear(w.q, n, kDim)), k = heads(linear(w.k, n, kDim));

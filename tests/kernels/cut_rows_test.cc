@@ -11,7 +11,7 @@
 namespace mneme {
 namespace {
 
-struct Row {
+struct CutRow {
   int slot = 0;
   int64_t position = 0;
   int length = 0;
@@ -24,13 +24,13 @@ TEST_P(CutRowsTest, CutsEveryRowAtItsSegments) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SeededRandom random(seed);
     const int segment = random.Int(1, 9), count = random.Int(1, 6);
-    std::vector<Row> rows;
+    std::vector<CutRow> rows;
     std::vector<int> offsets = {0}, slots;
     std::vector<int64_t> positions;
     int longest = 1;
     for (int r = 0; r < count; ++r) {
-      const Row row = {random.Chance(0.2) ? -1 : r, random.Int(0, 30),
-                       random.Chance(0.2) ? 0 : random.Int(1, 25)};
+      const CutRow row = {random.Chance(0.2) ? -1 : r, random.Int(0, 30),
+                          random.Chance(0.2) ? 0 : random.Int(1, 25)};
       rows.push_back(row);
       offsets.push_back(offsets.back() + row.length);
       slots.push_back(row.slot);

@@ -17,7 +17,7 @@ namespace {
 constexpr DecayGate kGates[] = {DecayGate::kLogSigmoid, DecayGate::kForget, DecayGate::kSoftplus,
                                 DecayGate::kBounded, DecayGate::kExponential};
 
-struct Gates {
+struct DecayGateValues {
   std::vector<double> log_decay, complement;
 };
 
@@ -40,7 +40,7 @@ struct DecayGatesProblem {
     }
   }
 
-  Gates Run(Backend& backend, bool complement = true, bool in_place = false) const {
+  DecayGateValues Run(Backend& backend, bool complement = true, bool in_place = false) const {
     Workbench bench(backend);
     const int entries = entry_rows.empty() ? rows : static_cast<int>(entry_rows.size());
     DecayGatesArgs args;
@@ -56,7 +56,7 @@ struct DecayGatesProblem {
     args.log_decay = in_place ? args.x : bench.NewActivations({entries, heads, dim});
     if (complement) args.complement = bench.NewActivations({entries, heads, dim});
     bench.kernels().DecayGates(args);
-    Gates gates = {bench.Read(args.log_decay), {}};
+    DecayGateValues gates = {bench.Read(args.log_decay), {}};
     if (complement) gates.complement = bench.Read(args.complement);
     return gates;
   }
@@ -71,8 +71,8 @@ struct DecayGatesProblem {
   // one function and two roundings, which moves sigmoid(y), relatively, by sigmoid(-y) of itself.
   // kExponential: one function.
   // 1 - exp(g) moves by exp(g) of g's error, and has one function of its own.
-  Gates Bound(const Gates& want) const {
-    Gates bound;
+  DecayGateValues Bound(const DecayGateValues& want) const {
+    DecayGateValues bound;
     for (size_t i = 0; i < want.log_decay.size(); ++i) {
       const size_t width = static_cast<size_t>(heads) * dim, e = i / width, j = i % width;
       const size_t row = entry_rows.empty() ? e : static_cast<size_t>(entry_rows[e]);
@@ -125,7 +125,7 @@ class DecayGatesTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
   void ExpectMatch(const DecayGatesProblem& p) {
     SCOPED_TRACE(p.Describe());
-    const Gates want = p.Run(*reference_), got = p.Run(*backend_), bound = p.Bound(want);
+    const DecayGateValues want = p.Run(*reference_), got = p.Run(*backend_), bound = p.Bound(want);
     EXPECT_THAT(got.log_decay, IsWithin(bound.log_decay, want.log_decay));
     EXPECT_THAT(got.complement, IsWithin(bound.complement, want.complement));
     for (const double log_decay : got.log_decay) EXPECT_LE(log_decay, 0);
@@ -163,10 +163,10 @@ TEST_P(DecayGatesTest, ALogDecayIsNotBelowTheLeast) {
 TEST_P(DecayGatesTest, WithoutALowerBoundItIsZero) {
   DecayGatesProblem p(42, DecayGate::kForget, 20, 2, 33);
   std::fill(p.lower.begin(), p.lower.end(), 0.0);
-  const Gates want = p.Run(*backend_);
+  const DecayGateValues want = p.Run(*backend_);
   p.lower.clear();
   ExpectMatch(p);
-  const Gates got = p.Run(*backend_), bound = p.Bound(want);
+  const DecayGateValues got = p.Run(*backend_), bound = p.Bound(want);
   EXPECT_THAT(got.log_decay, IsWithin(bound.log_decay, want.log_decay));
   EXPECT_THAT(got.complement, IsWithin(bound.complement, want.complement));
 }
@@ -186,7 +186,7 @@ TEST_P(DecayGatesTest, HoldsOverTheWholeRange) {
     for (const double value : values) p.x.insert(p.x.end(), 4, value);
     p.rows = static_cast<int>(values.size());
     ExpectMatch(p);
-    const Gates got = p.Run(*backend_);
+    const DecayGateValues got = p.Run(*backend_);
     for (const double value : got.log_decay) EXPECT_TRUE(std::isfinite(value));
     if (gate == DecayGate::kForget) {
       EXPECT_EQ(*std::min_element(got.log_decay.begin(), got.log_decay.end()), kLeastLogDecay);
@@ -206,7 +206,7 @@ TEST_P(DecayGatesTest, ExtremeRatesMakeNoNaN) {
         ++p.rows;
       }
       SCOPED_TRACE(testing::Message() << p.Describe() << ", A_log " << a_log);
-      const Gates want = p.Run(*reference_), got = p.Run(*backend_);
+      const DecayGateValues want = p.Run(*reference_), got = p.Run(*backend_);
       for (size_t i = 0; i < want.log_decay.size(); ++i) {
         EXPECT_TRUE(std::isfinite(got.log_decay[i])) << p.x[i];
         EXPECT_NEAR(std::exp(got.log_decay[i]), std::exp(want.log_decay[i]), 1e-4) << p.x[i];
@@ -219,7 +219,7 @@ TEST_P(DecayGatesTest, ExtremeRatesMakeNoNaN) {
 TEST_P(DecayGatesTest, TheOutputMayAliasTheInputAndComplementsMayBeLeftOut) {
   for (const DecayGate gate : kGates) {
     const DecayGatesProblem p(44, gate, 11, 3, 33);
-    const Gates want = p.Run(*backend_), got = p.Run(*backend_, true, true);
+    const DecayGateValues want = p.Run(*backend_), got = p.Run(*backend_, true, true);
     EXPECT_THAT(got.log_decay, HasSameBits(want.log_decay));
     EXPECT_THAT(got.complement, HasSameBits(want.complement));
     EXPECT_THAT(p.Run(*backend_, false).log_decay, HasSameBits(want.log_decay));
@@ -230,16 +230,16 @@ TEST_P(DecayGatesTest, TheOutputMayAliasTheInputAndComplementsMayBeLeftOut) {
 TEST_P(DecayGatesTest, NeitherPlaceNorThreadsChangeABit) {
   for (const DecayGate gate : kGates) {
     const DecayGatesProblem all(45, gate, 64, 2, 33);
-    const Gates want = all.Run(*backend_);
+    const DecayGateValues want = all.Run(*backend_);
     for (const int threads : {1, 3}) {
-      const Gates got = all.Run(*GetParam().Make(threads));
+      const DecayGateValues got = all.Run(*GetParam().Make(threads));
       EXPECT_THAT(got.log_decay, HasSameBits(want.log_decay));
       EXPECT_THAT(got.complement, HasSameBits(want.complement));
     }
     for (const int row : {0, 17, 63}) {
       DecayGatesProblem one = all;
       one.entry_rows = {row};
-      const Gates got = one.Run(*backend_);
+      const DecayGateValues got = one.Run(*backend_);
       const auto slice = [row](const std::vector<double>& v) {
         return std::vector<double>(v.begin() + row * 66, v.begin() + (row + 1) * 66);
       };

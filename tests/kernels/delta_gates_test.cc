@@ -11,7 +11,7 @@
 namespace mneme {
 namespace {
 
-struct Gates {
+struct DeltaGateValues {
   std::vector<double> log_decay, beta;
 };
 
@@ -28,7 +28,7 @@ struct DeltaGatesProblem {
     }
   }
 
-  Gates Run(Backend& backend, bool in_place = false) const {
+  DeltaGateValues Run(Backend& backend, bool in_place = false) const {
     Workbench bench(backend);
     const int entries = entry_rows.empty() ? rows : static_cast<int>(entry_rows.size());
     DeltaGatesArgs args;
@@ -78,7 +78,7 @@ std::vector<double> BetaBound(const std::vector<double>& want) {
 class DeltaGatesTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
   void ExpectMatch(const DeltaGatesProblem& p) {
-    const Gates want = p.Run(*reference_), got = p.Run(*backend_);
+    const DeltaGateValues want = p.Run(*reference_), got = p.Run(*backend_);
     EXPECT_THAT(got.log_decay, IsWithin(LogDecayBound(p, want.log_decay), want.log_decay));
     EXPECT_THAT(got.beta, IsWithin(BetaBound(want.beta), want.beta));
   }
@@ -141,7 +141,7 @@ TEST_P(DeltaGatesTest, ExtremeRatesMakeNoNaN) {
     p.b.insert(p.b.end(), logs.size(), 0.0);
     ++p.rows;
   }
-  const Gates want = p.Run(*reference_), got = p.Run(*backend_);
+  const DeltaGateValues want = p.Run(*reference_), got = p.Run(*backend_);
   for (size_t i = 0; i < want.log_decay.size(); ++i) {
     const double g = want.log_decay[i], z = p.a[i], a_log = logs[i % logs.size()];
     SCOPED_TRACE(testing::Message() << "A_log " << a_log << ", z " << z);
@@ -160,23 +160,23 @@ TEST_P(DeltaGatesTest, ExtremeRatesMakeNoNaN) {
 
 TEST_P(DeltaGatesTest, OutputsMayAliasInputs) {
   const DeltaGatesProblem p(43, 11, 6);
-  const Gates want = p.Run(*backend_), got = p.Run(*backend_, true);
+  const DeltaGateValues want = p.Run(*backend_), got = p.Run(*backend_, true);
   EXPECT_THAT(got.log_decay, HasSameBits(want.log_decay));
   EXPECT_THAT(got.beta, HasSameBits(want.beta));
 }
 
 TEST_P(DeltaGatesTest, NeitherPlaceNorThreadsChangeABit) {
   const DeltaGatesProblem all(44, 64, 3);
-  const Gates want = all.Run(*backend_);
+  const DeltaGateValues want = all.Run(*backend_);
   for (const int threads : {1, 3}) {
-    const Gates got = all.Run(*GetParam().Make(threads));
+    const DeltaGateValues got = all.Run(*GetParam().Make(threads));
     EXPECT_THAT(got.log_decay, HasSameBits(want.log_decay));
     EXPECT_THAT(got.beta, HasSameBits(want.beta));
   }
   for (int row = 0; row < all.rows; ++row) {
     DeltaGatesProblem one = all;
     one.entry_rows = {row};
-    const Gates got = one.Run(*backend_);
+    const DeltaGateValues got = one.Run(*backend_);
     const auto slice = [row](const std::vector<double>& v) {
       return std::vector<double>(v.begin() + row * 3, v.begin() + (row + 1) * 3);
     };

@@ -193,8 +193,8 @@ TEST_F(CudaDeltaMemoryPassNormsTest, PromptsTakeScalesAndEpsilonsAsTheyAreGiven)
 // more. What follows is linear, and the erasing product makes no error larger, so in norm that much
 // may come of it; chance makes it an eighth. Convolutions, norms and gates in f32 are off by less
 // than 2^-16 together, and tokens that decode by less than that.
-constexpr double kUnitF16 = 0x1p-11;
-constexpr double kPassChunkBound = 8 * kUnitF16 + 0x1p-16;
+constexpr double kPassUnitF16 = 0x1p-11;
+constexpr double kPassChunkBound = 8 * kPassUnitF16 + 0x1p-16;
 
 // And what is stored is rounded `times`, before that which is in hand has erased it. To f16 by its
 // unit roundoff; to int8 an element moves by up to a 254th of the largest of its row, which is less
@@ -202,8 +202,8 @@ constexpr double kPassChunkBound = 8 * kUnitF16 + 0x1p-16;
 // terms are rounded to f16.
 double BoundOf(DType state, int times) {
   if (state == DType::kF32) return kPassChunkBound;
-  const double rounding = state == DType::kF16 ? kUnitF16 : 5.0 / 254;
-  return kPassChunkBound + times * rounding + 2 * kUnitF16;
+  const double rounding = state == DType::kF16 ? kPassUnitF16 : 5.0 / 254;
+  return kPassChunkBound + times * rounding + 2 * kPassUnitF16;
 }
 
 // Every segment by itself: a long one would hide what a short one is off by.

@@ -306,7 +306,7 @@ class CudaDeltaMixerStepTest : public testing::Test {
 };
 
 // As decode_batch_test has it of networks.
-constexpr double kExact = 2e-5;
+constexpr double kExactMixer = 2e-5;
 
 TEST_F(CudaDeltaMixerStepTest, AllOfALayerTakesScalesAndEpsilonsAsTheyAreGiven) {
   uint64_t seed = 0;
@@ -314,7 +314,7 @@ TEST_F(CudaDeltaMixerStepTest, AllOfALayerTakesScalesAndEpsilonsAsTheyAreGiven) 
     for (const int rows : {1, 2}) {
       ++seed;
       SCOPED_TRACE("seed " + std::to_string(seed));
-      ExpectHonoured(LayerProblem(seed, rows, key_dim), DType::kF32, Way::kLayer, kExact);
+      ExpectHonoured(LayerProblem(seed, rows, key_dim), DType::kF32, Way::kLayer, kExactMixer);
     }
   }
 }
@@ -322,7 +322,7 @@ TEST_F(CudaDeltaMixerStepTest, AllOfALayerTakesScalesAndEpsilonsAsTheyAreGiven) 
 // The estimate of docs/numerics.md, "Compute dtype bf16", which takes roundings at half their bound
 // and adds them up as if of one sign: of what is multiplied by the projections, what they give, in
 // q, k and v, and what is multiplied on the way out.
-constexpr double kRounded = kUnitBF16 / 2 * (1 + 3 + 1);
+constexpr double kRoundedMixer = kUnitBF16 / 2 * (1 + 3 + 1);
 
 TEST_F(CudaDeltaMixerStepTest, ManyRowsTakeScalesAndEpsilonsAsTheyAreGiven) {
   uint64_t seed = 10;
@@ -330,7 +330,7 @@ TEST_F(CudaDeltaMixerStepTest, ManyRowsTakeScalesAndEpsilonsAsTheyAreGiven) {
     for (const int rows : {3, 40}) {
       ++seed;
       SCOPED_TRACE("seed " + std::to_string(seed));
-      ExpectHonoured(LayerProblem(seed, rows, key_dim), DType::kBF16, Way::kMixer, kRounded);
+      ExpectHonoured(LayerProblem(seed, rows, key_dim), DType::kBF16, Way::kMixer, kRoundedMixer);
     }
   }
 }

@@ -64,7 +64,7 @@ class CudaMatrixChunkTest : public testing::Test {
 };
 
 // Ragged, empty and padding ones, and single tokens.
-std::vector<SegmentSpec> RandomPrompts(uint64_t seed, int longest) {
+std::vector<SegmentSpec> RandomRulePrompts(uint64_t seed, int longest) {
   return RandomSegments(seed, MatrixProblem::kSlots, MatrixProblem::kMemories, longest);
 }
 
@@ -75,7 +75,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceForEveryRuleAndSize) {
       for (const int value_dim : {64, 192}) {
         ++seed;
         const MatrixProblem p(seed, rule, {.key_dim = key_dim, .value_dim = value_dim},
-                              RandomPrompts(seed, 200));
+                              RandomRulePrompts(seed, 200));
         SCOPED_TRACE(testing::Message()
                      << "seed " << seed << ", " << Describe(rule) << ", " << p.dims.Describe());
         ExpectMatch(p);
@@ -92,7 +92,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceForOddSizes) {
          {MatrixDims{1, 64, 16}, MatrixDims{2, 128, 80}, MatrixDims{1, 64, 24},
           MatrixDims{2, 48, 64}, MatrixDims{3, 33, 7}, MatrixDims{1, 640, 64}}) {
       ++seed;
-      const MatrixProblem p(seed, rule, dims, RandomPrompts(seed, 150));
+      const MatrixProblem p(seed, rule, dims, RandomRulePrompts(seed, 150));
       SCOPED_TRACE(testing::Message()
                    << "seed " << seed << ", " << Describe(rule) << ", " << dims.Describe());
       ExpectMatch(p);
@@ -121,7 +121,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceForGroupsOfHeads) {
          {MatrixDims{4, 64, 64, 2, 2, 4, 4}, MatrixDims{4, 128, 64, 4, 2, 2, 4},
           MatrixDims{6, 64, 64, 3, 2, 6, 1}}) {
       ++seed;
-      const MatrixProblem p(seed, rule, dims, RandomPrompts(seed, 150));
+      const MatrixProblem p(seed, rule, dims, RandomRulePrompts(seed, 150));
       SCOPED_TRACE(testing::Message()
                    << "seed " << seed << ", " << Describe(rule) << ", " << dims.Describe());
       ExpectMatch(p);
@@ -199,7 +199,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceWithF16State) {
     for (const int key_dim : {64, 256}) {
       ++seed;
       MatrixProblem p(seed, rule, {.heads = 2, .key_dim = key_dim, .value_dim = 64},
-                      RandomPrompts(seed, 180));
+                      RandomRulePrompts(seed, 180));
       for (std::vector<double>& state : p.states) {
         for (double& value : state) value = RoundTo(value, DType::kF16);
       }
@@ -214,7 +214,7 @@ TEST_F(CudaMatrixChunkTest, OutputMayAliasValuesAndRepeatingChangesNoBit) {
   for (const ChunkRule rule : ChunkedRules()) {
     SCOPED_TRACE(testing::Message() << "seed 500, " << Describe(rule));
     const MatrixProblem p(500, rule, {.heads = 2, .key_dim = 64, .value_dim = 128},
-                          RandomPrompts(500, 400));
+                          RandomRulePrompts(500, 400));
     const MatrixResult first = p.Run(*backend_);
     for (const bool in_place : {true, false}) {
       const MatrixResult again = p.Run(*backend_, in_place);

@@ -173,7 +173,7 @@ TEST_P(RwkvTest, NoTokensAreNotShifted) {
 
 // --- Rwkv7Gates ----------------------------------------------------------------------------------
 
-struct Gates {
+struct RwkvGateValues {
   Values log_decay, c, e, k;
 };
 
@@ -191,7 +191,7 @@ struct RwkvGatesProblem {
     k_a = random.NormalValues(heads * dim);
   }
 
-  Gates Run(Backend& backend, bool in_place = false) const {
+  RwkvGateValues Run(Backend& backend, bool in_place = false) const {
     Workbench bench(backend);
     const Shape shape = {entries, heads, dim}, channels = {heads, dim};
     Rwkv7GatesArgs args;
@@ -214,8 +214,8 @@ struct RwkvGatesProblem {
   // A sigmoid of z has a function, and the rounding of z, which moves it, relatively, by at most
   // |z| u sigmoid(-z). The norm is as of L2Norm, of products. k (1 + (a - 1) k_a) is relative to
   // the terms.
-  Gates Bound(const Gates& want) const {
-    Gates bound;
+  RwkvGateValues Bound(const RwkvGateValues& want) const {
+    RwkvGateValues bound;
     for (size_t i = 0; i < want.c.size(); ++i) {
       const size_t channel = i % (static_cast<size_t>(heads) * dim);
       const auto sigmoid_error = [](double x, double bias) {
@@ -238,13 +238,14 @@ struct RwkvGatesProblem {
   Values decay, rate, k, decay_bias, rate_bias, k_k, k_a;
 };
 
-void ExpectGates(const Gates& got, const Gates& want, const Gates& bound) {
+void ExpectGates(const RwkvGateValues& got, const RwkvGateValues& want,
+                 const RwkvGateValues& bound) {
   EXPECT_THAT(got.log_decay, IsWithin(bound.log_decay, want.log_decay));
   EXPECT_THAT(got.c, IsWithin(bound.c, want.c));
   EXPECT_THAT(got.e, IsWithin(bound.e, want.e));
   EXPECT_THAT(got.k, IsWithin(bound.k, want.k));
 }
-void ExpectSameGates(const Gates& got, const Gates& want) {
+void ExpectSameGates(const RwkvGateValues& got, const RwkvGateValues& want) {
   EXPECT_THAT(got.log_decay, HasSameBits(want.log_decay));
   EXPECT_THAT(got.c, HasSameBits(want.c));
   EXPECT_THAT(got.e, HasSameBits(want.e));
@@ -256,14 +257,15 @@ TEST_P(RwkvTest, GatesMatchReference) {
     for (const int entries : {0, 1, 7}) {
       SCOPED_TRACE(testing::Message() << entries << " x 3 x " << dim);
       const RwkvGatesProblem p(dim, entries, 3, dim);
-      const Gates want = p.Run(*reference_), got = p.Run(*backend_);
+      const RwkvGateValues want = p.Run(*reference_), got = p.Run(*backend_);
       ExpectGates(got, want, p.Bound(want));
       ExpectSameGates(p.Run(*backend_, /*in_place=*/true), got);
     }
   }
 }
 
-// Gates that are all but open or shut, keys of any size, none at all, and both kinds of norm.
+// RwkvGateValues that are all but open or shut, keys of any size, none at all, and both kinds of
+// norm.
 TEST_P(RwkvTest, GatesHoldOverTheWholeRange) {
   for (const float least : {0.0f, 1e-12f}) {
     for (const double scale : {0.0, 1e-15, 1e-6, 1.0, 1e6}) {
@@ -276,7 +278,7 @@ TEST_P(RwkvTest, GatesHoldOverTheWholeRange) {
         p.decay[i] = -80 + 4.0 * static_cast<double>(i / 33);
         p.rate[i] = -p.decay[i];
       }
-      const Gates want = p.Run(*reference_), got = p.Run(*backend_);
+      const RwkvGateValues want = p.Run(*reference_), got = p.Run(*backend_);
       ExpectGates(got, want, p.Bound(want));
       for (const Values* values : {&got.log_decay, &got.c, &got.e, &got.k}) {
         for (const double value : *values) EXPECT_TRUE(std::isfinite(value));
@@ -287,7 +289,7 @@ TEST_P(RwkvTest, GatesHoldOverTheWholeRange) {
 
 TEST_P(RwkvTest, NeitherThreadsNorOtherTokensChangeABitOfAGate) {
   const RwkvGatesProblem all(5, 50, 4, 33);
-  const Gates want = all.Run(*backend_);
+  const RwkvGateValues want = all.Run(*backend_);
   for (const int threads : {1, 3}) ExpectSameGates(all.Run(*GetParam().Make(threads)), want);
   const auto tail = [](const Values& v) { return Values(v.end() - 4 * 33, v.end()); };
   RwkvGatesProblem one = all;

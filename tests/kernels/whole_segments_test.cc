@@ -97,16 +97,16 @@ TEST_P(WholeSegmentsTest, IndicesOfLongRows) {
   EXPECT_THAT(bench_.ReadLongs(args.types), testing::Each(0));
 }
 
-struct Row {
+struct WholeRow {
   int slot, tokens, seen;
 };
 
 // Rows that lie one behind the other in q, k and v.
-std::vector<double> Attend(Workbench& bench, const std::vector<Row>& rows, int heads, int dim,
+std::vector<double> Attend(Workbench& bench, const std::vector<WholeRow>& rows, int heads, int dim,
                            const std::vector<double>& q, const std::vector<double>& k,
                            const std::vector<double>& v) {
   std::vector<int> offsets = {0}, slots, seen;
-  for (const Row& row : rows) {
+  for (const WholeRow& row : rows) {
     offsets.push_back(offsets.back() + row.tokens);
     slots.push_back(row.slot);
     seen.push_back(row.seen);
@@ -125,8 +125,8 @@ std::vector<double> Attend(Workbench& bench, const std::vector<Row>& rows, int h
 }
 
 TEST_P(WholeSegmentsTest, TokensAttendToAllThatIsSeenOfTheirRow) {
-  const std::vector<Row> rows = {{2, 40, 33}, {-1, 3, 3}, {0, 1, 1},
-                                 {4, 0, 0},   {1, 7, 0},  {3, 70, 70}};
+  const std::vector<WholeRow> rows = {{2, 40, 33}, {-1, 3, 3}, {0, 1, 1},
+                                      {4, 0, 0},   {1, 7, 0},  {3, 70, 70}};
   for (const auto& [heads, dim] : {std::pair(3, 19), {1, 64}, {2, 5}}) {
     SeededRandom random(static_cast<uint64_t>(dim));
     const int64_t tokens = 121, pitch = int64_t{heads} * dim;
@@ -135,7 +135,7 @@ TEST_P(WholeSegmentsTest, TokensAttendToAllThatIsSeenOfTheirRow) {
     const std::vector<double> v = random.NormalValues(tokens * pitch);
     const std::vector<double> got = Attend(bench_, rows, heads, dim, q, k, v);
     int64_t first = 0;
-    for (const Row& row : rows) {
+    for (const WholeRow& row : rows) {
       std::vector<double> want, own;
       for (int64_t t = first; t < first + row.tokens && row.slot >= 0; ++t) {
         for (int head = 0; head < heads; ++head) {

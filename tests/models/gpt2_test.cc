@@ -33,7 +33,7 @@ Vec Conv1d(const PlainModel& model, const std::string& name, const Vec& x) {
   return y;
 }
 
-Vec Normed(const PlainModel& model, const std::string& name, const Vec& x) {
+Vec LayerNormed(const PlainModel& model, const std::string& name, const Vec& x) {
   return LayerNorm(x, model.Tensor(name + ".weight"), model.Tensor(name + ".bias"),
                    model.config()["layer_norm_epsilon"]);
 }
@@ -66,7 +66,7 @@ Vec Gpt2(const PlainModel& model, std::span<const int32_t> tokens) {
     AddTo(h, Slice(model.Tensor("transformer.wpe.weight"), t * dim, dim));
     for (PlainLayer& layer : stack) {
       const std::string name = absl::StrCat("transformer.h.", layer.index, ".");
-      const Vec qkv = Conv1d(model, name + "attn.c_attn", Normed(model, name + "ln_1", h));
+      const Vec qkv = Conv1d(model, name + "attn.c_attn", LayerNormed(model, name + "ln_1", h));
       // Scores are scaled by 1 / sqrt(dim of a head): what else there is goes into the queries.
       Vec q = Slice(qkv, 0, dim);
       double scale = 1;
@@ -78,11 +78,11 @@ Vec Gpt2(const PlainModel& model, std::span<const int32_t> tokens) {
       const Vec read = PlainAttend(layer, {.heads = heads, .kv_heads = heads}, q,
                                    Slice(qkv, dim, dim), Slice(qkv, 2 * dim, dim), t);
       AddTo(h, Conv1d(model, name + "attn.c_proj", read));
-      Vec inner = Conv1d(model, name + "mlp.c_fc", Normed(model, name + "ln_2", h));
+      Vec inner = Conv1d(model, name + "mlp.c_fc", LayerNormed(model, name + "ln_2", h));
       for (double& value : inner) value = Activated(config["activation_function"], value);
       AddTo(h, Conv1d(model, name + "mlp.c_proj", inner));
     }
-    const Vec last = Normed(model, "transformer.ln_f", h);
+    const Vec last = LayerNormed(model, "transformer.ln_f", h);
     const Vec& head =
         model.Tensor(model.Has("lm_head.weight") ? "lm_head.weight" : "transformer.wte.weight");
     for (size_t row = 0; row < head.size() / last.size(); ++row) {

@@ -17,7 +17,7 @@
 namespace mneme {
 namespace {
 
-constexpr int kSlots = 6;
+constexpr int kStateSlots = 6;
 constexpr int kStateVocab = 259;
 
 class ModelStateTest : public testing::TestWithParam<BackendUnderTest> {
@@ -26,7 +26,7 @@ class ModelStateTest : public testing::TestWithParam<BackendUnderTest> {
   std::unique_ptr<ModelDriver> MakeDriver(const GatedDeltaSpec& spec) {
     MakeFolder(spec, folder_);
     return Drive(folder_.path(), MakeBackend(),
-                 {.slots = kSlots, .max_rows = kSlots, .max_tokens = 256});
+                 {.slots = kStateSlots, .max_rows = kStateSlots, .max_tokens = 256});
   }
   static std::vector<double> Tail(const std::vector<double>& logits, size_t tokens) {
     return {logits.end() - static_cast<int64_t>(tokens) * kStateVocab, logits.end()};
@@ -121,26 +121,26 @@ TEST_P(ModelStateTest, SequencesOfABatchDoNotAffectEachOther) {
   for (const GatedDeltaSpec& spec : StateNetworks()) {
     const auto driver = MakeDriver(spec);
     std::vector<std::vector<int32_t>> texts;
-    for (int slot = 0; slot < kSlots; ++slot) {
+    for (int slot = 0; slot < kStateSlots; ++slot) {
       texts.push_back(RandomTokens(10 + 5 * slot, kStateVocab, /*seed=*/10 + slot));
     }
     std::vector<std::vector<double>> alone;
-    for (int slot = 0; slot < kSlots; ++slot) {
+    for (int slot = 0; slot < kStateSlots; ++slot) {
       alone.push_back(FeedSlot(*driver, slot, texts[slot]));
       driver->Reset(slot);
     }
-    std::vector<std::vector<double>> together(kSlots);
-    std::vector<size_t> fed(kSlots, 0);
+    std::vector<std::vector<double>> together(kStateSlots);
+    std::vector<size_t> fed(kStateSlots, 0);
     SeededRandom random(/*seed=*/4);
     while (true) {
       std::vector<ModelDriver::Row> rows;
-      for (int slot = 0; slot < kSlots; ++slot) {
+      for (int slot = 0; slot < kStateSlots; ++slot) {
         if (random.Chance(0.3)) continue;
         if (random.Chance(0.1)) rows.push_back({-1, std::span(texts[0]).first(2)});
         const size_t size = std::min<size_t>(random.Int(0, 9), texts[slot].size() - fed[slot]);
         rows.push_back({slot, std::span(texts[slot]).subspan(fed[slot], size)});
         fed[slot] += size;
-        if (static_cast<int>(rows.size()) >= kSlots) break;
+        if (static_cast<int>(rows.size()) >= kStateSlots) break;
       }
       const auto logits = driver->Step(rows);
       ASSERT_TRUE(logits.ok()) << logits.status();
@@ -151,10 +151,10 @@ TEST_P(ModelStateTest, SequencesOfABatchDoNotAffectEachOther) {
         at = end;
       }
       bool done = true;
-      for (int slot = 0; slot < kSlots; ++slot) done &= fed[slot] == texts[slot].size();
+      for (int slot = 0; slot < kStateSlots; ++slot) done &= fed[slot] == texts[slot].size();
       if (done) break;
     }
-    for (int slot = 0; slot < kSlots; ++slot) {
+    for (int slot = 0; slot < kStateSlots; ++slot) {
       EXPECT_THAT(together[slot], IsSame(GetParam().bit_exact(), alone[slot])) << "slot " << slot;
     }
   }

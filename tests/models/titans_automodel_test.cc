@@ -172,7 +172,7 @@ TEST_P(TitansAutomodelConfigTest, IsRefusedByName) {
   EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(GetParam().message));
 }
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kInvalidAutomodel = absl::StatusCode::kInvalidArgument;
 constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 constexpr AutomodelRefusal kAutomodelRefusals[] = {
     {"context", R"({"architecture_variant": "mac"})", kUnimplemented,
@@ -183,14 +183,14 @@ constexpr AutomodelRefusal kAutomodelRefusals[] = {
     {"linear", R"({"mem_depth": 1})", kUnimplemented, "\"mem_depth\" is 1"},
     {"call_length", R"({"deep_memory_backend": "titans_pytorch"})", kUnimplemented,
      "\"memory_batch_size\" is null"},
-    {"period", R"({"deep_memory_backend": "titans_pytorch", "memory_batch_size": 24})", kInvalid,
-     "\"memory_batch_size\" is 24, expected a multiple of chunk_size (16)"},
+    {"period", R"({"deep_memory_backend": "titans_pytorch", "memory_batch_size": 24})",
+     kInvalidAutomodel, "\"memory_batch_size\" is 24, expected a multiple of chunk_size (16)"},
     {"backend", R"({"deep_memory_backend": "fast"})", kUnimplemented,
      "\"deep_memory_backend\" is \"fast\""},
-    {"wide", R"({"memory_expansion_factor": 4000})", kInvalid,
+    {"wide", R"({"memory_expansion_factor": 4000})", kInvalidAutomodel,
      "\"memory_expansion_factor\" is 4000"},
-    {"odd_head", R"({"head_dim": 15})", kInvalid, "\"head_dim\" is 15"},
-    {"unknown", R"({"chunksize": 8})", kInvalid, "did you mean \"chunk_size\"?"},
+    {"odd_head", R"({"head_dim": 15})", kInvalidAutomodel, "\"head_dim\" is 15"},
+    {"unknown", R"({"chunksize": 8})", kInvalidAutomodel, "did you mean \"chunk_size\"?"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Keys, TitansAutomodelConfigTest, testing::ValuesIn(kAutomodelRefusals),

@@ -15,8 +15,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kSlots = 4;
-constexpr absl::Duration kTtl = absl::Minutes(10);
+constexpr int kManagedSlots = 4;
+constexpr absl::Duration kManagedTtl = absl::Minutes(10);
 
 class SessionManagerTest : public ::testing::Test {
  protected:
@@ -25,20 +25,20 @@ class SessionManagerTest : public ::testing::Test {
   bool HasBytesOf(int slot, int other) {
     return std::memcmp(Slab(slot), Slab(other), pool->slab_bytes()) == 0;
   }
-  absl::Status CreateIdle(const std::string& name, absl::Duration ttl = kTtl) {
+  absl::Status CreateIdle(const std::string& name, absl::Duration ttl = kManagedTtl) {
     return manager.Create({"", name}, ttl, /*slabs_awaited=*/0).status();
   }
 
   FakeClock clock;
   FaultyBackend backend;
   FakeModel model;
-  std::unique_ptr<StatePool> pool = StatePool::Create(backend, model, kSlots).value();
+  std::unique_ptr<StatePool> pool = StatePool::Create(backend, model, kManagedSlots).value();
   EngineStats stats;
   int owner_limit = 0;
   SessionManager manager{*pool,
                          clock,
                          stats,
-                         {.default_ttl = kTtl,
+                         {.default_ttl = kManagedTtl,
                           .history_tokens = 8,
                           .owner_limit = [this](const std::string&) { return owner_limit; }}};
 };
@@ -49,9 +49,9 @@ TEST_F(SessionManagerTest, ANamedSessionIsBusyWhileItsKeyIsClaimed) {
   EXPECT_EQ(manager.Find(key), nullptr) << "a claim makes no session";
   Session& session = manager.CreateClaimed(key, absl::ZeroDuration());
   EXPECT_TRUE(session.busy);
-  EXPECT_EQ(session.ttl, kTtl);
+  EXPECT_EQ(session.ttl, kManagedTtl);
   EXPECT_EQ(ReasonOf(manager.Delete(key)), kReasonSessionBusy);
-  clock.Advance(2 * kTtl);
+  clock.Advance(2 * kManagedTtl);
   manager.Expire();
   EXPECT_EQ(manager.NextExpiry(), absl::InfiniteDuration());
   EXPECT_EQ(manager.CheckIntegrity({}, /*claims=*/1), absl::OkStatus());
@@ -59,7 +59,7 @@ TEST_F(SessionManagerTest, ANamedSessionIsBusyWhileItsKeyIsClaimed) {
   EXPECT_EQ(manager.Unclaim(key, /*ran=*/true), &session);
   EXPECT_FALSE(session.busy);
   EXPECT_EQ(session.last_used, clock.Now());
-  EXPECT_EQ(manager.NextExpiry(), clock.Monotonic() + kTtl);
+  EXPECT_EQ(manager.NextExpiry(), clock.Monotonic() + kManagedTtl);
   manager.Claim(key);
   EXPECT_TRUE(session.busy);
   clock.Advance(absl::Seconds(1));
@@ -72,10 +72,10 @@ TEST_F(SessionManagerTest, ANamedSessionIsBusyWhileItsKeyIsClaimed) {
 TEST_F(SessionManagerTest, AClaimMayEndWithoutASession) {
   const SessionKey key = {"", "s"};
   manager.Claim(key);
-  EXPECT_EQ(ReasonOf(manager.Create(key, kTtl, 0).status()), kReasonSessionBusy)
+  EXPECT_EQ(ReasonOf(manager.Create(key, kManagedTtl, 0).status()), kReasonSessionBusy)
       << "the waiting request will make it";
   EXPECT_EQ(manager.Unclaim(key, /*ran=*/false), nullptr);
-  EXPECT_EQ(manager.Create(key, kTtl, 0).status(), absl::OkStatus());
+  EXPECT_EQ(manager.Create(key, kManagedTtl, 0).status(), absl::OkStatus());
 }
 
 TEST_F(SessionManagerTest, IdleSessionsExpireInTheirOrder) {
@@ -118,7 +118,7 @@ TEST_F(SessionManagerTest, AnEphemeralForkTakesAReservedSlab) {
   Fill(parent->slot, 0x3c);
   parent->fed_tokens = 5;
   std::vector<int> reserved = manager.Reserve(2);
-  EXPECT_EQ(manager.free_slabs(), kSlots - 3);
+  EXPECT_EQ(manager.free_slabs(), kManagedSlots - 3);
   EXPECT_EQ(manager.ephemeral_slabs(), 3);
   const std::unique_ptr<Session> child = manager.ForkEphemeral(*parent, reserved.back());
   EXPECT_EQ(child->slot, reserved.back());
@@ -134,23 +134,23 @@ TEST_F(SessionManagerTest, AnEphemeralForkTakesAReservedSlab) {
   EXPECT_EQ(child->fed_tokens, 5);
   EXPECT_EQ(manager.ephemeral_slabs(), 1);
   manager.EndEphemeral(*parent);
-  EXPECT_EQ(manager.free_slabs(), kSlots);
+  EXPECT_EQ(manager.free_slabs(), kManagedSlots);
 }
 
 TEST_F(SessionManagerTest, CommandsLeaveTheSlabsThatRequestsWaitFor) {
-  EXPECT_EQ(manager.Create({"", "a"}, kTtl, /*slabs_awaited=*/3).status(), absl::OkStatus());
+  EXPECT_EQ(manager.Create({"", "a"}, kManagedTtl, /*slabs_awaited=*/3).status(), absl::OkStatus());
   const std::unique_ptr<Session> running = manager.BeginEphemeral();
-  clock.Advance(kTtl - absl::Seconds(20));
-  const absl::Status refused = manager.Create({"", "b"}, kTtl, /*slabs_awaited=*/2).status();
+  clock.Advance(kManagedTtl - absl::Seconds(20));
+  const absl::Status refused = manager.Create({"", "b"}, kManagedTtl, /*slabs_awaited=*/2).status();
   EXPECT_EQ(ReasonOf(refused), kReasonNoFreeSlab);
   EXPECT_EQ(refused.message(),
             "no room: 1 state slot is needed; of 4, 2 are free and awaited by earlier requests, 1 "
             "will be when running requests end, and named sessions have the others");
   EXPECT_EQ(RetryAfterOf(refused), absl::Seconds(20)) << "when \"a\" expires";
-  EXPECT_EQ(ReasonOf(manager.Fork({"", "a"}, {"", "b"}, kTtl, /*slabs_awaited=*/2).status()),
+  EXPECT_EQ(ReasonOf(manager.Fork({"", "a"}, {"", "b"}, kManagedTtl, /*slabs_awaited=*/2).status()),
             kReasonNoFreeSlab);
   manager.EndEphemeral(*running);
-  EXPECT_EQ(manager.Create({"", "b"}, kTtl, /*slabs_awaited=*/2).status(), absl::OkStatus());
+  EXPECT_EQ(manager.Create({"", "b"}, kManagedTtl, /*slabs_awaited=*/2).status(), absl::OkStatus());
 }
 
 TEST_F(SessionManagerTest, AnOwnersLimitIsAskedEachTime) {
@@ -186,7 +186,7 @@ TEST_F(SessionManagerTest, TheBooksShowALeak) {
 }
 
 TEST_F(SessionManagerTest, GaugesShowWhoHasWhat) {
-  EXPECT_EQ(stats.slabs_total.value(), kSlots);
+  EXPECT_EQ(stats.slabs_total.value(), kManagedSlots);
   ASSERT_EQ(CreateIdle("a"), absl::OkStatus());
   const std::unique_ptr<Session> ephemeral = manager.BeginEphemeral();
   manager.PublishGauges();

@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int32_t kBos = 256;
-constexpr int32_t kEos = 257;
+constexpr int32_t kPromptEos = 257;
 
 class ChatPromptTest : public ::testing::Test {
  protected:
@@ -28,19 +28,19 @@ class ChatPromptTest : public ::testing::Test {
     return CutAt(*tokenizer_, ids, bytes, ServingFacts(), meter).value();
   }
 
-  const std::unique_ptr<Tokenizer> tokenizer_ = *MakeByteTokenizer(259, kBos, kEos);
+  const std::unique_ptr<Tokenizer> tokenizer_ = *MakeByteTokenizer(259, kBos, kPromptEos);
 };
 
 TEST_F(ChatPromptTest, ACutKeepsAllTokensWhereverItIs) {
-  const std::vector<int32_t> ids = {kBos, 'a', 'b', kEos, 'c'};
+  const std::vector<int32_t> ids = {kBos, 'a', 'b', kPromptEos, 'c'};
   // A control token counts as five bytes, and nobody ends inside of one.
   for (int64_t bytes = 0; bytes <= 13; ++bytes) EXPECT_EQ(Cut(ids, bytes), ids) << bytes;
 }
 
 TEST_F(ChatPromptTest, SpellingsInMessagesAreBroken) {
   const AddedTokens& added = tokenizer_->added_tokens();
-  const std::string eos = tokenizer_->entry(kEos).piece;
-  EXPECT_EQ(added.At(eos + "x").token->id, kEos);
+  const std::string eos = tokenizer_->entry(kPromptEos).piece;
+  EXPECT_EQ(added.At(eos + "x").token->id, kPromptEos);
   EXPECT_EQ(added.At(eos + "x").bytes, eos.size());
   EXPECT_EQ(added.At("x" + eos).bytes, 0u);
   const std::string broken = tokenizer_->Broken("a" + eos);

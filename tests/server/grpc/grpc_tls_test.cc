@@ -21,10 +21,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TestCertificates& Files() { return TestCertificates::Usual(); }
+TestCertificates& TlsFilesOfTests() { return TestCertificates::Usual(); }
 
 v1::SecuritySection WithTls(bool mutual, const std::string& api_key = "") {
-  v1::SecuritySection security = Files().Live(mutual);
+  v1::SecuritySection security = TlsFilesOfTests().Live(mutual);
   security.set_api_key(api_key);
   return security;
 }
@@ -37,10 +37,10 @@ class TlsTest : public ServerTest {
   // With the certificate of that name, if one is given.
   std::unique_ptr<Client> Connect(const std::string& name = "", const std::string& ca = "ca",
                                   const std::string& api_key = "") {
-    ClientTls tls{.authorities = Files().Read(ca + ".pem")};
+    ClientTls tls{.authorities = TlsFilesOfTests().Read(ca + ".pem")};
     if (!name.empty()) {
-      tls.certificate = Files().Read(name + ".pem");
-      tls.private_key = Files().Read(name + ".key");
+      tls.certificate = TlsFilesOfTests().Read(name + ".pem");
+      tls.private_key = TlsFilesOfTests().Read(name + ".key");
     }
     return std::make_unique<Client>(ClientOptions{
         .target = target(), .tls = tls, .api_key = api_key, .timeout = absl::Seconds(10)});
@@ -94,7 +94,7 @@ TEST_F(TlsTest, OnlyThoseWhoTrustTheAuthorityConnect) {
 }
 
 TEST_F(TlsTest, TheNameInTheCertificateCounts) {
-  ClientTls tls{.authorities = Files().Read("ca.pem"), .server_name = "localhost"};
+  ClientTls tls{.authorities = TlsFilesOfTests().Read("ca.pem"), .server_name = "localhost"};
   Client right({.target = target(), .tls = tls});
   EXPECT_TRUE(right.GetInfo().ok());
   tls.server_name = "elsewhere.example";
@@ -126,13 +126,13 @@ TEST_F(TlsTest, ANewCertificateIsServedWithoutARestart) {
   std::string subject;
   Handshake(TLS1_3_VERSION, {"h2"}, &subject);
   EXPECT_EQ(subject, "server");
-  Files().Replace("live.pem", Files().Read("server2.pem"));
+  TlsFilesOfTests().Replace("live.pem", TlsFilesOfTests().Read("server2.pem"));
   security_->Poll();
   security_->Poll();  // the key is the old one: the certificate stays
   Handshake(TLS1_3_VERSION, {"h2"}, &subject);
   EXPECT_EQ(subject, "server");
   EXPECT_TRUE(Connect()->GetInfo().ok());
-  Files().Replace("live.key", Files().Read("server2.key"));
+  TlsFilesOfTests().Replace("live.key", TlsFilesOfTests().Read("server2.key"));
   security_->Poll();
   security_->Poll();
   Handshake(TLS1_3_VERSION, {"h2"}, &subject);
@@ -160,9 +160,9 @@ TEST_F(TlsTest, ConnectionsAndCallsSurviveRotationsUnderLoad) {
   }
   for (int i = 0; i < 20; ++i) {
     const std::string name = i % 2 == 0 ? "server2" : "server";
-    Files().Replace("live.pem", Files().Read(name + ".pem"));
+    TlsFilesOfTests().Replace("live.pem", TlsFilesOfTests().Read(name + ".pem"));
     (void)security_->Reload();  // too early: refused, and without effect
-    Files().Replace("live.key", Files().Read(name + ".key"));
+    TlsFilesOfTests().Replace("live.key", TlsFilesOfTests().Read(name + ".key"));
     EXPECT_TRUE(security_->Reload().ok());
     const int before = calls;
     while (calls < before + 8) absl::SleepFor(absl::Milliseconds(1));

@@ -33,7 +33,7 @@ using ::testing::StartsWith;
 using ::testing::internal::CaptureStderr;
 using ::testing::internal::GetCapturedStderr;
 
-constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
+constexpr char kTracedRequest[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 constexpr char kTraceFields[] =
     "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n"
     "tracestate: vendor=1\r\n";
@@ -109,7 +109,7 @@ TEST_F(OpenAiServiceTest, EveryPromptIsARequestInTheTraceOfItsCall) {
     EXPECT_EQ(fake.request.id, absl::StrCat("both-", i));
     EXPECT_EQ(fake.request.origin.api, "http");
     EXPECT_THAT(fake.request.origin.client, StartsWith("127.0.0.1:"));
-    EXPECT_EQ(fake.request.origin.trace_id, kTrace);
+    EXPECT_EQ(fake.request.origin.trace_id, kTracedRequest);
     EXPECT_EQ(fake.request.origin.span_id, engine_.WaitForRequest(0).request.origin.span_id);
     fake.PushStart();
     fake.PushEnd();
@@ -118,9 +118,9 @@ TEST_F(OpenAiServiceTest, EveryPromptIsARequestInTheTraceOfItsCall) {
   EXPECT_EQ(response.status, 200);
   EXPECT_EQ(response.Field("x-request-id"), "both");
   EXPECT_EQ(response.Field("tracestate"), "vendor=1");
-  EXPECT_EQ(
-      response.Field("traceparent"),
-      absl::StrCat("00-", kTrace, "-", engine_.WaitForRequest(0).request.origin.span_id, "-01"));
+  EXPECT_EQ(response.Field("traceparent"),
+            absl::StrCat("00-", kTracedRequest, "-",
+                         engine_.WaitForRequest(0).request.origin.span_id, "-01"));
   EXPECT_EQ(Log(), "");  // the engine reports what it ran
 }
 
@@ -295,7 +295,7 @@ TEST_F(OpenAiServiceTest, WhatIsRefusedIsCountedLoggedAndTraced) {
   EXPECT_EQ(Ask("no-field", R"({"prompt": "a", "secret": 1})").status, 400);
   const RawResponse other = Ask("other", R"({"prompt": "a", "model": "secret"})", kTraceFields);
   EXPECT_EQ(other.status, 404);
-  EXPECT_THAT(other.Field("traceparent"), StartsWith(absl::StrCat("00-", kTrace)));
+  EXPECT_THAT(other.Field("traceparent"), StartsWith(absl::StrCat("00-", kTracedRequest)));
   access_.SetDraining();
   EXPECT_EQ(Ask("late", R"({"prompt": "a"})").status, 503);
 
@@ -306,7 +306,7 @@ TEST_F(OpenAiServiceTest, WhatIsRefusedIsCountedLoggedAndTraced) {
   EXPECT_THAT(log, HasSubstr("id=no-json api=http client=127.0.0.1:"));
   EXPECT_THAT(log, HasSubstr("outcome=rejected code=INVALID_ARGUMENT reason=BAD_BODY"));
   EXPECT_THAT(log, HasSubstr("outcome=rejected code=INVALID_ARGUMENT reason=UNKNOWN_PARAMETER"));
-  EXPECT_THAT(log, HasSubstr(absl::StrCat("id=other trace_id=", kTrace, " span_id=")));
+  EXPECT_THAT(log, HasSubstr(absl::StrCat("id=other trace_id=", kTracedRequest, " span_id=")));
   EXPECT_THAT(log, HasSubstr("outcome=rejected code=UNAVAILABLE reason=LOADING"));
   EXPECT_THAT(log, HasSubstr("outcome=rejected code=UNAVAILABLE reason=DRAINING"));
   EXPECT_THAT(log, Not(HasSubstr("secret")));
