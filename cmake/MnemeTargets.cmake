@@ -117,6 +117,14 @@ function(mneme_executable name)
   endif()
 endfunction()
 
+# Left out beside sanitizers, of the programs that are built there: what compares the numbers of code that
+# other cases run (wide products, long sequences, the same bits or tokens in other batches, the reference),
+# and the longest of what is one case.
+set(MNEME_UNSANITIZED_CASES *BigGroups* *LongRun* *TwentyThousand* *SameBits* *NoBit* *NoToken* */*reference_float64
+    *ConformanceTest.AnySplit* *ConformanceTest.Unequal* *NeuralMemoryShapesTest.* *GroupsOfHeads* *ManyRequests*
+    *ALargeStore* *ForEnwik8* *GreedyRowsAlone* *OfPatternsHaveTheSizes* *EveryTokenOfEverySchedule*
+    *AChoiceThatStops* *AnEditedConversationIsAsIf* *RefusesMacros* CrashTest.NothingAcknowledged*)
+
 # mneme_test(<path/foo_test.cc> [ALONE] [GPU] [UNSANITIZED] [PROGRAM name] [SOURCES more.cc ...] [DEPS ...]
 # [LABELS ...] [TIMEOUT seconds]): adds the file to a test program and registers its cases; the label is
 # `unit`. The program is that of the calling folder (tests/base -> base_tests) unless PROGRAM names
@@ -130,12 +138,6 @@ endfunction()
 # A program has the labels and the time limit of its first file.
 #
 # Cases are listed when ctest runs, so that building runs nothing.
-# Left out beside sanitizers, of the programs that are built there: what compares the numbers of code that
-# other cases run (wide products, long sequences, the same bits in other batches, the reference), and the
-# longest of what is one case.
-set(MNEME_UNSANITIZED_CASES *BigGroups* *LongRun* *TwentyThousand* *SameBits* *NoBit* */*reference_float64
-    *ConformanceTest.AnySplit* *ConformanceTest.Unequal* *NeuralMemoryShapesTest.* *GroupsOfHeads*
-    *ALargeStore* *ForEnwik8* *GreedyRowsAlone* *OfPatternsHaveTheSizes* CrashTest.NothingAcknowledged*)
 function(mneme_test source)
   cmake_parse_arguments(ARG "ALONE;GPU;UNSANITIZED" "PROGRAM;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(ARG_UNSANITIZED AND MNEME_SANITIZE)
