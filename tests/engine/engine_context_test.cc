@@ -13,6 +13,7 @@
 #include "engine/status_payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/greedy_request.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
 
@@ -52,17 +53,6 @@ class EngineContextTest : public testing::TestWithParam<BackendUnderTest> {
     return *std::move(engine);
   }
 
-  static Request Greedy(std::vector<int32_t> prompt, int tokens, const std::string& session) {
-    Request request;
-    request.session.name = session;
-    request.prompt.at_start = std::move(prompt);
-    request.prompt.same_everywhere = true;
-    request.sampling.temperature = 0;
-    request.stop.max_tokens = tokens;
-    request.stop.ignore_eos = true;
-    return request;
-  }
-
   struct Outcome {
     std::vector<int32_t> tokens;
     TokenEvent last;
@@ -83,7 +73,7 @@ class EngineContextTest : public testing::TestWithParam<BackendUnderTest> {
   // A session of at most so many tokens.
   static void FillUp(Engine& engine, int most, const char* bound) {
     const std::vector<int32_t> prompt = RandomTokens(70, 259, /*seed=*/1);
-    const Outcome whole = Ask(engine, Greedy(prompt, 1000, "whole"));
+    const Outcome whole = Ask(engine, GreedyRequest(prompt, 1000, "whole"));
     EXPECT_EQ(whole.last.status, absl::OkStatus());
     EXPECT_EQ(whole.tokens.size(), static_cast<size_t>(most - 70 + 1));
     EXPECT_EQ(whole.last.finish, FinishReason::kLength);
@@ -91,15 +81,15 @@ class EngineContextTest : public testing::TestWithParam<BackendUnderTest> {
     EXPECT_EQ(whole.last.session_position, most + 1);
 
     // In two turns, with a fork in between that is fed something else.
-    Outcome first = Ask(engine, Greedy(prompt, 20, "parts"));
+    Outcome first = Ask(engine, GreedyRequest(prompt, 20, "parts"));
     ASSERT_TRUE(engine.ForkSession({"", "parts"}, {"", "fork"}, absl::ZeroDuration()).ok());
-    Ask(engine, Greedy(RandomTokens(30, 259, /*seed=*/2), 10, "fork"));
-    const Outcome second = Ask(engine, Greedy({}, 1000, "parts"));
+    Ask(engine, GreedyRequest(RandomTokens(30, 259, /*seed=*/2), 10, "fork"));
+    const Outcome second = Ask(engine, GreedyRequest({}, 1000, "parts"));
     EXPECT_TRUE(second.last.context_full);
     first.tokens.insert(first.tokens.end(), second.tokens.begin(), second.tokens.end());
     EXPECT_EQ(first.tokens, whole.tokens);
 
-    const Outcome refused = Ask(engine, Greedy({5}, 1, "whole"));
+    const Outcome refused = Ask(engine, GreedyRequest({5}, 1, "whole"));
     EXPECT_TRUE(absl::IsInvalidArgument(refused.last.status)) << refused.last.status;
     EXPECT_EQ(ReasonOf(refused.last.status), kReasonContextFull);
     EXPECT_EQ(engine.GetSession({"", "whole"})->position, most + 1);
@@ -135,7 +125,7 @@ TEST_P(EngineContextTest, ASessionFillsUpAndCanBeForkedBefore) {
 TEST_P(EngineContextTest, AWindowHasNoEnd) {
   const auto engine = Make(TinyTransformer(/*window=*/40));
   const std::vector<int32_t> prompt = RandomTokens(3 * kMaxContext, 259, /*seed=*/3);
-  const Outcome outcome = Ask(*engine, Greedy(prompt, 50, "s"));
+  const Outcome outcome = Ask(*engine, GreedyRequest(prompt, 50, "s"));
   EXPECT_EQ(outcome.tokens.size(), 50u);
   EXPECT_FALSE(outcome.last.context_full);
   EXPECT_EQ(outcome.last.session_position, 3 * kMaxContext + 50);
