@@ -47,7 +47,7 @@ struct Flags {
   std::string weight_dtype = "bf16";
   std::string compute_dtype = "bf16";
   int steps = 320;
-  int far_context = 1000000;
+  int near_context = 1000, far_context = 1000000;
   int slowdown_percent = 0;
   bool no_async_scheduling = false;
 };
@@ -218,7 +218,8 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
         keep("interference", table);
       }
       if (wants("context")) {
-        MNEME_ASSIGN_OR_RETURN(const BenchTable table, MeasureContext(*bench, flags.far_context));
+        MNEME_ASSIGN_OR_RETURN(const BenchTable table,
+                               MeasureContext(*bench, flags.near_context, flags.far_context));
         keep("context", table);
       }
     }
@@ -243,6 +244,7 @@ int Main(int argc, char** argv) {
   parser.Add("--compute-dtype", "TYPE", &flags.compute_dtype,
              "bf16 (default), or f32: activations of products as they are");
   parser.Add("--steps", "N", &flags.steps, 16, 1 << 20, "decode steps that count; default 320");
+  parser.Add("--near", "N", &flags.near_context, 1, 1 << 30, "short context; default 1000");
   parser.Add("--far", "N", &flags.far_context, 1000, 1 << 30, "long context; default 1000000");
   parser.Add("--slowdown", "PERCENT", &flags.slowdown_percent, 0, 10000,
              "the engine's max_decode_slowdown times 100; default 0: the device's own");

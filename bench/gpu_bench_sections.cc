@@ -248,8 +248,8 @@ absl::StatusOr<BenchTable> MeasureInterference(BenchEngine& bench) {
 // -------------------------------------------------------------------------------------- context
 
 // Decode steps after prompts of both lengths, in turns.
-absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int far_context) {
-  constexpr int kNear = 1000, kSteps = 300;
+absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int near_context, int far_context) {
+  constexpr int kSteps = 300;
   const auto run = [&](int context, std::vector<double>& gaps) -> absl::Status {
     MNEME_ASSIGN_OR_RETURN(const Streams streams,
                            StartStreams(bench, 1, context, kWarmUp + kSteps, false));
@@ -262,23 +262,27 @@ absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int far_context) {
   };
   std::vector<double> near, far;
   for (int round = 0; round < 2; ++round) {
-    MNEME_RETURN_IF_ERROR(run(kNear, near));
+    MNEME_RETURN_IF_ERROR(run(near_context, near));
     MNEME_RETURN_IF_ERROR(run(far_context, far));
-    MNEME_RETURN_IF_ERROR(run(kNear, near));
+    MNEME_RETURN_IF_ERROR(run(near_context, near));
   }
   const double bytes = bench.traffic->LeastDecodeBytes(1);
   BenchTable table("Step time late in a session, 1 row", {{"model", "model"},
                                                           {"context", "tokens before"},
                                                           {"p50_ms", "ms/step p50", 4},
                                                           {"ratio", "ratio", 4},
+                                                          {"mean_ms", "mean", 4},
+                                                          {"mean_ratio", "ratio", 4},
                                                           {"moved_mb", "MB at least", 0},
                                                           {"of_floor", "of floor %", 0}});
-  const auto add = [&](int context, double seconds) {
-    table.AddRow({bench.name, int64_t{context}, seconds * 1e3, seconds / Median(near), bytes / 1e6,
+  const auto add = [&](int context, const std::vector<double>& gaps) {
+    const double seconds = Median(gaps);
+    table.AddRow({bench.name, int64_t{context}, seconds * 1e3, seconds / Median(near),
+                  Mean(gaps) * 1e3, Mean(gaps) / Mean(near), bytes / 1e6,
                   100 * bytes / bench.bandwidth / seconds});
   };
-  add(kNear, Median(near));
-  add(far_context, Median(far));
+  add(near_context, near);
+  add(far_context, far);
   table.AddNote(absl::StrFormat("A copy moves %.2f TB/s.", bench.bandwidth / 1e12));
   return table;
 }

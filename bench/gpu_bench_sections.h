@@ -46,6 +46,6 @@ absl::Status MeasureBoundaries(BenchEngine& bench, BenchTable& table);
 // Decoding beside a long prompt.
 absl::StatusOr<BenchTable> MeasureInterference(BenchEngine& bench);
 // Decode steps after prompts of two lengths, in turns.
-absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int far_context);
+absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int near_context, int far_context);
 
 }  // namespace mneme

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 namespace mneme {
@@ -16,6 +18,11 @@ inline double Percentile(std::vector<double> values, double percent) {
   const auto below = static_cast<size_t>(std::floor(at));
   const size_t above = std::min(below + 1, values.size() - 1);
   return values[below] + (at - std::floor(at)) * (values[above] - values[below]);
+}
+
+// Not of nothing.
+inline double Mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 inline double Median(std::vector<double> values) { return Percentile(std::move(values), 50); }

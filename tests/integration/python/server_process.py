@@ -14,6 +14,12 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 
 
+def device_environment() -> dict[str, str]:
+    """Of servers that compute where MNEME_TEST_DEVICE says, and share that device with others."""
+    device = os.environ.get("MNEME_TEST_DEVICE")
+    return {"MNEME_DEVICE": device, "MNEME_STATE_MEMORY": "1GiB"} if device else {}
+
+
 class ServerProcess:
     """Starts on construction; `client()` talks to it, `stop()` asserts a clean end.
 
@@ -39,6 +45,7 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 env={
                     **{k: v for k, v in os.environ.items() if not k.startswith("MNEME_")},
+                    **device_environment(),
                     **(environment or {}),
                 },
             )
