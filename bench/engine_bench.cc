@@ -122,11 +122,12 @@ absl::Status PrepareModels(Flags& flags, const std::vector<std::string>& section
   MNEME_ASSIGN_OR_RETURN(const MappedFile config, MappedFile::Open(config_path));
   MNEME_RETURN_IF_ERROR(ParseModelConfig(config.text(), config_path).status());
   ModelSpec shallow{.config = nlohmann::ordered_json::parse(config.text())};
-  const int layers = shallow.config.value("num_hidden_layers", settings.shallow_layers + 1);
+  const char* key = shallow.config.contains("n_layer") ? "n_layer" : "num_hidden_layers";
+  const int layers = shallow.config.value(key, settings.shallow_layers + 1);
   const bool needed =
       absl::c_linear_search(sections, "context") || absl::c_linear_search(sections, "streams");
   if (!needed || layers <= settings.shallow_layers) return absl::OkStatus();
-  shallow.config["num_hidden_layers"] = settings.shallow_layers;
+  shallow.config[key] = settings.shallow_layers;
   const std::string name =
       std::filesystem::path(std::string(absl::StripSuffix(settings.model.model, "/")))
           .filename()

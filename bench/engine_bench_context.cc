@@ -44,7 +44,7 @@ absl::Status MeasureContext(const EngineBenchSettings& settings, const std::stri
                 int64_t{settings.near_context}, far, near * 1e3, Median(seconds[1]) * 1e3,
                 Median(seconds[1]) / near, Median(seconds[2]) / near, Median(weights) / 1e6,
                 Median(state) / 1e6, floor * 1e3, 100 * floor / near,
-                int64_t{settings.context_steps}});
+                100 * floor / Mean(seconds[1]), int64_t{settings.context_steps}});
   return absl::OkStatus();
 }
 
@@ -65,6 +65,7 @@ absl::StatusOr<BenchTable> BenchContext(const EngineBenchSettings& settings) {
                     {"state_mb", "state MB", 1},
                     {"floor_ms", "floor ms", 3},
                     {"of_floor_percent", "of floor %", 1},
+                    {"far_mean_of_floor_percent", "late in the mean %", 1},
                     {"steps", "steps"}});
   BandwidthSampler bandwidth(settings.model.threads, settings.bandwidth_once);
   MNEME_RETURN_IF_ERROR(
