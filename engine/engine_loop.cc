@@ -74,6 +74,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                      *parts_.store, parts_.clock, parts_.stats,
                      SessionLog::Options{.tokenizer = parts_.tokenizer,
                                          .model = parts_.model_id,
+                                         .model_name = parts_.model.info().name,
                                          .arithmetic = ArithmeticOf(parts_.pool.backend()),
                                          .durability = options.durability,
                                          .digest = Digest(),
