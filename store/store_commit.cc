@@ -53,6 +53,17 @@ void SessionStore::Run() {
     EraseIfDue(/*now=*/false);
   }
   EraseIfDue(/*now=*/true);
+  CloseInOrder();
+}
+
+// Leaves nothing in the WAL, whose every frame counts on all before it.
+void SessionStore::CloseInOrder() {
+  absl::MutexLock disk(&disk_mu_);
+  if (broken_ || !catalogue_->CheckPlace().ok()) return;
+  const absl::Status moved = catalogue_->Checkpoint(/*erase=*/true);
+  if (!moved.ok()) {
+    LOG(WARNING) << "the store's WAL stays beside its database: " << moved.message();
+  }
 }
 
 void SessionStore::EraseIfDue(bool now) {
@@ -78,7 +89,8 @@ void SessionStore::CommitBatches(std::vector<Batch> batches) {
   {
     absl::MutexLock disk(&disk_mu_);
     StagedCommit group;
-    absl::Status committed = Mend();
+    absl::Status committed = catalogue_->CheckPlace();
+    if (committed.ok()) committed = Mend();
     const absl::Status room = CheckRoom(0);
     if (committed.ok() && !OnlyErase(batches)) committed = room;
     if (committed.ok()) committed = CommitOnce(batches, results, group);
@@ -129,7 +141,9 @@ bool SessionStore::OnlyErase(const std::vector<Batch>& batches) {
 }
 
 absl::Status SessionStore::CheckRoom(int64_t bytes) const {
-  MNEME_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(folder_));
+  const absl::StatusOr<int64_t> room = files_.FreeBytes(folder_);
+  if (!room.ok()) return absl::UnavailableError(room.status().message());  // it is gone
+  const int64_t free_bytes = *room;
   if (free_bytes - bytes >= options_.reserved_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       folder_, ": ", free_bytes, " bytes are free on its disk, of which ", options_.reserved_bytes,
