@@ -21,7 +21,7 @@ constexpr int64_t kFormatVersion = 1;
 constexpr size_t kMaxRowBytes = size_t{64} << 20;
 constexpr absl::string_view kPrefix = "catalogue.";
 constexpr absl::string_view kSuffix = ".db";
-constexpr int64_t kMostCheckedBytes = int64_t{256} << 20;  // at a start; a fifth of a second
+constexpr int64_t kMostCheckedBytes = int64_t{256} << 20;  // at a start: half a second
 constexpr char kImageSuffix[] = ".new-mended";             // what begins as ".new" is nobody's
 constexpr absl::string_view kColumns = "SELECT kind, session, key, record FROM rows ";
 
