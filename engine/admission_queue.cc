@@ -75,7 +75,7 @@ Session* AdmissionQueue::SessionOf(const Generation& g) const {
 
 absl::Status AdmissionQueue::Claim(Generation& g) {
   const Request& request = g.request;
-  const Session* session = sessions_.Recall(request.session);
+  Session* session = sessions_.Recall(request.session);
   if (g.named() && sessions_.IsClaimed(request.session)) {
     stats_.resumed_as(ResumeOutcome::kRefused).Add();
     absl::Status busy = WithReason(
@@ -103,6 +103,7 @@ absl::Status AdmissionQueue::Claim(Generation& g) {
   if (!g.named()) return absl::OkStatus();
   sessions_.Claim(request.session);
   g.claims_session = true;
+  if (session != nullptr) session->doubted_at.reset();
   return absl::OkStatus();
 }
 
@@ -141,6 +142,7 @@ absl::Status AdmissionQueue::CheckAgainstSession(const Generation& g,
                    kReasonPosition),
         position);
   }
+  if (session != nullptr) MNEME_RETURN_IF_ERROR(SessionLog::CheckDoubt(*session, request));
   const Session* base = g.goes_back ? nullptr : session;  // what the prompt is fed to
   const int64_t fed_to = base == nullptr ? 0 : position;
   if (const absl::Status& reading = request.prompt.StatusAt(fed_to); !reading.ok()) {

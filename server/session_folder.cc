@@ -1,6 +1,7 @@
 #include "server/session_folder.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,12 +45,22 @@ absl::Status CheckSessionFolder(const std::string& folder) {
     if (stat(parent.c_str(), &facts) != 0) {
       return RefuseForErrno(folder, absl::StrCat("cannot be made in ", parent));
     }
-    return CheckAccess(parent, R_OK | W_OK | X_OK);
+    MNEME_RETURN_IF_ERROR(CheckAccess(parent, R_OK | W_OK | X_OK));
+    // Not all of what may be written has room for folders, such as /proc.
+    if (mkdir(folder.c_str(), 0700) != 0) return RefuseForErrno(folder, "cannot be made");
+    return rmdir(folder.c_str()) == 0 ? absl::OkStatus()
+                                      : RefuseForErrno(folder, "cannot be removed again");
   }
   if (stat(folder.c_str(), &facts) != 0) return RefuseForErrno(folder, "leads nowhere");
   if (!S_ISDIR(facts.st_mode)) return Refuse(folder, "is not a folder");
   MNEME_RETURN_IF_ERROR(CheckAccess(parent, R_OK));  // its name is synced there
-  return CheckAccess(folder, R_OK | W_OK | X_OK);
+  MNEME_RETURN_IF_ERROR(CheckAccess(folder, R_OK | W_OK | X_OK));
+  std::string probe = folder + "/plan.XXXXXX";
+  const int fd = mkstemp(probe.data());
+  if (fd < 0) return RefuseForErrno(folder, "takes no files");
+  close(fd);
+  return unlink(probe.c_str()) == 0 ? absl::OkStatus()
+                                    : RefuseForErrno(folder, "lets no files be removed");
 }
 
 }  // namespace mneme

@@ -131,6 +131,7 @@ absl::Status ChangeApplier::CheckPoint(const SessionRecord& session, const Rewin
 absl::Status ChangeApplier::GoBackTo(const RewindPoint& point, SessionRecord& session) {
   MNEME_RETURN_IF_ERROR(DropTurns(session, point.turns, session.turns));
   MNEME_RETURN_IF_ERROR(StandAt(point, session));
+  session.doubted_at.reset();  // whoever goes back knows where to
   ++session.rewinds;
   MNEME_ASSIGN_OR_RETURN(const std::vector<SnapshotRecord> snapshots,
                          SnapshotsOf(catalogue_, session.id));
@@ -187,7 +188,10 @@ absl::Status ChangeApplier::Do(const ForkSession& change) {
     if (point.has_value() && child.turns == point->turns) break;
     MNEME_RETURN_IF_ERROR(PutTurn(child, turn));
   }
-  if (point.has_value()) MNEME_RETURN_IF_ERROR(StandAt(*point, child));
+  if (point.has_value()) {
+    MNEME_RETURN_IF_ERROR(StandAt(*point, child));
+    child.doubted_at.reset();
+  }
   MNEME_ASSIGN_OR_RETURN(const std::vector<SnapshotRecord> snapshots,
                          SnapshotsOf(catalogue_, parent.id));
   for (const SnapshotRecord& snapshot : snapshots) {

@@ -1,6 +1,7 @@
 #include "store/catalogue.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -11,7 +12,6 @@
 #include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "store/wal_check.h"
 
 namespace mneme {
 namespace {
@@ -21,6 +21,8 @@ constexpr int64_t kFormatVersion = 1;
 constexpr size_t kMaxRowBytes = size_t{64} << 20;
 constexpr absl::string_view kPrefix = "catalogue.";
 constexpr absl::string_view kSuffix = ".db";
+constexpr int64_t kMostCheckedBytes = int64_t{256} << 20;  // at a start: half a second
+constexpr char kImageSuffix[] = ".new-mended";             // what begins as ".new" is nobody's
 constexpr absl::string_view kColumns = "SELECT kind, session, key, record FROM rows ";
 
 absl::string_view KindName(RowKind kind) {
@@ -43,6 +45,8 @@ absl::string_view KindName(RowKind kind) {
       return "number of commits";
     case RowKind::kModel:
       return "name of model";
+    case RowKind::kDamage:
+      return "damage";
   }
   return "row of unknown kind";
 }
@@ -121,29 +125,35 @@ absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, st
     if (has_snapshots) {
       known = absl::DataLossError(absl::StrCat(
           catalogue->folder_, ": there are snapshots of sessions, and no catalogue of them"));
-      damage.sessions_unreadable = true;
+      damage.sessions_unreadable = damage.commits_lost = true;
     }
     MNEME_RETURN_IF_ERROR(catalogue->WriteAnew(damage, known));
     return catalogue;
   }
   const std::string wal_path = catalogue->Path(catalogue->generation_) + "-wal";
   MNEME_ASSIGN_OR_RETURN(const bool has_wal, files.Exists(wal_path));
-  const absl::Status wal = CheckWal(files, wal_path);
-  if (!wal.ok() && !absl::IsDataLoss(wal)) return wal;
+  MNEME_ASSIGN_OR_RETURN(const WalReading wal, ReadWal(files, wal_path));
   absl::Status opened = catalogue->OpenGeneration();
-  if (opened.ok() && !wal.ok()) {
-    damage.sessions_unreadable = true;
-    opened = wal;
-  }
-  const absl::Status whole = opened.ok() ? catalogue->CheckCommits() : absl::OkStatus();
-  if (!whole.ok()) {
-    damage.sessions_unreadable = true;
-    opened = whole;
+  if (opened.ok()) {
+    absl::Status whole = wal.damage;
+    if (whole.ok()) whole = catalogue->CheckCommits();
+    if (whole.ok()) {
+      opened = catalogue->CheckStructure(kMostCheckedBytes);
+      damage.sessions_unreadable |= absl::IsDataLoss(opened);  // which rows are hidden nobody knows
+    }
+    if (absl::IsDataLoss(whole)) {
+      MNEME_ASSIGN_OR_RETURN(const bool mended, catalogue->OpenMended(wal));
+      damage.commits_lost = !mended || !catalogue->CheckCommits().ok();
+      damage.sessions_unreadable |= damage.commits_lost;
+      whole = absl::DataLossError(absl::StrCat(
+          whole.message(), damage.commits_lost ? "; the last commits are lost" : "; none is lost"));
+    }
+    if (!whole.ok()) opened = whole;
   }
   if (opened.ok() && !has_wal && has_snapshots) {
     MNEME_ASSIGN_OR_RETURN(const bool has_sessions, catalogue->HasSessions());
     if (!has_sessions) {
-      damage.sessions_unreadable = true;
+      damage.sessions_unreadable = damage.commits_lost = true;
       opened = absl::DataLossError(absl::StrCat(
           wal_path, ": is missing, and there are snapshots of sessions that no row knows"));
     }
@@ -162,7 +172,52 @@ absl::Status Catalogue::CheckCommits() {
   const int64_t marked = mark_.Read();
   if (marked <= commits_) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(Path(generation_), ": has ", commits_, " commits, and ",
-                                          marked, " were on the disk: the last ones are lost"));
+                                          marked, " were on the disk"));
+}
+
+// The database as its last commit left it, where only the WAL's damage hides that: for reading,
+// until it is written anew. False: that is not to be had, and what SQLite sees stays open.
+absl::StatusOr<bool> Catalogue::OpenMended(const WalReading& wal) {
+  if (!wal.behind.has_value()) return false;
+  statements_.reset();
+  database_.reset();
+  const std::string path = Path(generation_);
+  const std::string image = path + kImageSuffix;
+  MNEME_RETURN_IF_ERROR(WriteMended(files_, path, *wal.behind, image));
+  const auto open = [&]() -> absl::Status {
+    MNEME_ASSIGN_OR_RETURN(database_, Database::Open(files_, image));
+    MNEME_RETURN_IF_ERROR(Prepare());
+    if (wal.behind->unreadable > 0) return absl::OkStatus();  // which copying rows finds
+    return CheckStructure(std::numeric_limits<int64_t>::max());
+  };
+  const absl::Status opened = open();
+  if (opened.ok()) return true;
+  statements_.reset();
+  database_.reset();
+  MNEME_RETURN_IF_ERROR(RemoveImage());
+  if (!absl::IsDataLoss(opened)) return opened;
+  LOG(ERROR) << "what is behind the damage of a WAL cannot be used: " << opened.message();
+  MNEME_RETURN_IF_ERROR(OpenGeneration());
+  return false;
+}
+
+absl::Status Catalogue::CheckStructure(int64_t most_bytes) {
+  MNEME_ASSIGN_OR_RETURN(const int64_t pages, ReadPragma(*database_, "page_count"));
+  MNEME_ASSIGN_OR_RETURN(const int64_t page_bytes, ReadPragma(*database_, "page_size"));
+  if (pages * page_bytes > most_bytes) return absl::OkStatus();
+  MNEME_ASSIGN_OR_RETURN(Statement check, database_->Prepare("PRAGMA integrity_check(1)"));
+  MNEME_ASSIGN_OR_RETURN(const bool told, check.Step());
+  if (told && check.Bytes(0) == "ok") return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(Path(generation_), ": ", told ? check.Bytes(0) : "cannot be checked"));
+}
+
+absl::Status Catalogue::RemoveImage() {
+  for (const absl::string_view suffix : {"", "-wal"}) {
+    const absl::Status gone = files_.Remove(absl::StrCat(Path(generation_), kImageSuffix, suffix));
+    if (!gone.ok() && !absl::IsNotFound(gone)) return gone;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Catalogue::Begin() {
@@ -334,8 +389,11 @@ absl::Status Catalogue::WriteAnew(Damage& damage, const absl::Status& known) {
   const int64_t last = generation_;
   const size_t damaged_rows = damage.rows.size();
   if (!known.ok()) damage.rows.push_back(known);
-  const bool readable = database_ != nullptr && statements_ != nullptr;
-  if (last > 0 && !readable) {
+  absl::Status opened;
+  // Where the disk failed as the last one was opened, it may be whole all the same.
+  if (last > 0 && (database_ == nullptr || statements_ == nullptr)) opened = OpenGeneration();
+  if (!opened.ok() && !absl::IsDataLoss(opened)) return opened;
+  if (!opened.ok()) {
     damage.rows.push_back(
         absl::DataLossError(absl::StrCat(Path(last), ": nothing of it is readable")));
     damage.sessions_unreadable = true;
@@ -343,6 +401,7 @@ absl::Status Catalogue::WriteAnew(Damage& damage, const absl::Status& known) {
   MNEME_RETURN_IF_ERROR(WriteGeneration(last + 1, damage));
   statements_.reset();
   database_.reset();
+  MNEME_RETURN_IF_ERROR(RemoveImage());
   generation_ = last + 1;
   MNEME_RETURN_IF_ERROR(OpenGeneration());
   if (last == 0) return absl::OkStatus();
@@ -369,16 +428,28 @@ absl::Status Catalogue::WriteGeneration(int64_t generation, Damage& damage) {
     // From the other end, as far as the damage.
     if (!whole) MNEME_RETURN_IF_ERROR(CopyRows(*next, "DESC", damage, whole));
   }
-  if (damage.sessions_unreadable) {
-    const RowKey doubt = {.kind = RowKind::kDoubt};
-    MNEME_ASSIGN_OR_RETURN(Statement put,
-                           next->Prepare("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)"));
-    MNEME_RETURN_IF_ERROR(BindKey(put, doubt).BindBlob(4, RecordWriter().Seal(doubt.Name())).Run());
-  }
+  MNEME_RETURN_IF_ERROR(NoteDamage(*next, damage));
   MNEME_RETURN_IF_ERROR(next->Commit());
   MNEME_RETURN_IF_ERROR(Database::Finish(std::move(next)));
   MNEME_RETURN_IF_ERROR(files_.Rename(temporary, Path(generation)));
   return files_.SyncDirectory(folder_);
+}
+
+absl::Status Catalogue::NoteDamage(Database& next, const Damage& damage) {
+  // What is known of earlier damage stays, unless this is worse.
+  const auto put = [&next](RowKind kind, bool replaces, RecordWriter values) -> absl::Status {
+    const RowKey row = {.kind = kind};
+    MNEME_ASSIGN_OR_RETURN(Statement insert,
+                           next.Prepare(absl::StrCat("INSERT OR ", replaces ? "REPLACE" : "IGNORE",
+                                                     " INTO rows VALUES (?, ?, ?, ?)")));
+    return BindKey(insert, row).BindBlob(4, std::move(values).Seal(row.Name())).Run();
+  };
+  if (damage.sessions_unreadable) {
+    MNEME_RETURN_IF_ERROR(put(RowKind::kDoubt, /*replaces=*/true, RecordWriter()));
+  }
+  if (damage.rows.empty()) return absl::OkStatus();
+  return put(RowKind::kDamage, damage.commits_lost,
+             std::move(RecordWriter().Varint(damage.commits_lost ? 1 : 0)));
 }
 
 absl::Status Catalogue::CopyRows(Database& to, absl::string_view order, Damage& damage,

@@ -31,6 +31,7 @@
 #include "store/database.h"
 #include "store/file_system.h"
 #include "store/record.h"
+#include "store/wal_check.h"
 
 namespace mneme {
 
@@ -45,6 +46,9 @@ enum class RowKind {
   kDoubt = 7,           // 0; whether rows of sessions were lost, so that names are unknown
   kCommits = 8,         // 0; how many transactions with changes there were, this one included
   kModel = 9,           // 0, SessionRecord::model; what that model is called
+  // 0; that rows were lost, and sessions are still to be compared with their snapshots: whether
+  // commits were lost with them.
+  kDamage = 10,
 };
 
 struct RowKey {
@@ -70,11 +74,13 @@ class Catalogue {
     std::vector<std::string> set_aside;  // paths
     std::vector<absl::Status> rows;      // that were dropped
     bool sessions_unreadable = false;    // rows of kSession among those that could not be read
+    bool commits_lost = false;           // the last ones, so that any row may be an older one
   };
 
   ~Catalogue();
 
-  // Makes a new one where there is none. A damaged one is written anew as far as it can be read. So
+  // Makes a new one where there is none. A damaged one is written anew as far as it can be read,
+  // also behind a WAL's damage where that says for certain which page it is about (wal_check.h). So
   // is one that `has_snapshots` say must have had more, as a file of it is missing, and one that
   // has fewer commits than were on the disk.
   static absl::StatusOr<std::unique_ptr<Catalogue>> Open(FileSystem& files, std::string folder,
@@ -105,6 +111,12 @@ class Catalogue {
   // leaves no byte of deleted rows anywhere.
   absl::Status Checkpoint(bool erase, int64_t pages = 0);
 
+  // UNAVAILABLE where the files that are written to are not those of the folder any more: they, or
+  // all of it, were removed, replaced or unmounted.
+  absl::Status CheckPlace() {
+    return database_ == nullptr ? absl::OkStatus() : database_->CheckPlace();
+  }
+
   // Outside a transaction; see above. After an error nothing may be promised until it has been OK.
   // `known`: damage that was found already.
   absl::Status WriteAnew(Damage& damage, const absl::Status& known = absl::OkStatus());
@@ -122,7 +134,13 @@ class Catalogue {
   absl::Status OpenGeneration();
   absl::Status RenewWal();
   absl::Status CheckCommits();
+  absl::StatusOr<bool> OpenMended(const WalReading& wal);
+  absl::Status RemoveImage();
+  // Whether SQLite finds its pages and the order of its rows in order: what damage may hide rows
+  // with. OK of a database that is larger.
+  absl::Status CheckStructure(int64_t most_bytes);
   absl::Status WriteGeneration(int64_t generation, Damage& damage);
+  static absl::Status NoteDamage(Database& next, const Damage& damage);
   absl::Status CopyRows(Database& to, absl::string_view order, Damage& damage, bool& whole);
   absl::Status Prepare();
   absl::Status RemoveGeneration(int64_t generation, bool set_aside, Damage& damage);

@@ -194,6 +194,7 @@ absl::Status ChangeApplier::Do(const AddTurn& change) {
     MNEME_RETURN_IF_ERROR(PutTurn(session, change.turn));
   }
   session.parked = false;
+  if (change.fed_tokens > session.fed_tokens) session.doubted_at.reset();
   session.fed_tokens = change.fed_tokens;
   session.pending_token = change.turn.pending_token;
   session.state_digest = change.turn.state_digest;

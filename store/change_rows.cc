@@ -70,7 +70,10 @@ absl::Status ChangeApplier::DropRequests(uint64_t session, int64_t beyond_positi
 }
 
 absl::Status ChangeApplier::PutSnapshot(SessionRecord& session, const SnapshotRecord& snapshot) {
-  MNEME_RETURN_IF_ERROR(catalogue_.Put(SnapshotRow(session.id, snapshot.id), Encode(snapshot)));
+  const RowKey row = SnapshotRow(session.id, snapshot.id);
+  MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> before, catalogue_.Get(row));
+  MNEME_RETURN_IF_ERROR(catalogue_.Put(row, Encode(snapshot)));
+  if (before.has_value()) return absl::OkStatus();  // found by its file, when damage was mended
   session.snapshot_bytes += snapshot.bytes;
   staged_.snapshots_added.push_back(snapshot.id);
   return absl::OkStatus();

@@ -129,6 +129,18 @@ void Database::Rollback() {
   }
 }
 
+absl::Status Database::CheckPlace() {
+  for (const int which : {SQLITE_FCNTL_FILE_POINTER, SQLITE_FCNTL_JOURNAL_POINTER}) {
+    sqlite3_file* file = nullptr;
+    const int found = sqlite3_file_control(connection_, "main", which, &file);
+    if (found != SQLITE_OK || file == nullptr || file->pMethods == nullptr) continue;
+    int moved = 0;
+    const int asked = file->pMethods->xFileControl(file, SQLITE_FCNTL_HAS_MOVED, &moved);
+    if (asked == SQLITE_OK && moved != 0) return vfs_.last_error();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Database::Checkpoint(bool erase) {
   const int mode = erase ? SQLITE_CHECKPOINT_TRUNCATE : SQLITE_CHECKPOINT_PASSIVE;
   const int code = sqlite3_wal_checkpoint_v2(connection_, nullptr, mode, nullptr, nullptr);

@@ -76,6 +76,9 @@ class Database {
   // Nothing where there is no transaction.
   void Rollback();
 
+  // UNAVAILABLE where its files are not at their paths any more.
+  absl::Status CheckPlace();
+
   // Moves what the WAL holds into the database. With `erase`, no byte of it is left in the WAL.
   absl::Status Checkpoint(bool erase);
   int64_t wal_pages() const { return wal_pages_; }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -100,6 +101,19 @@ class PosixFile final : public File {
     return absl::OkStatus();
   }
 
+  absl::Status CheckPlace() override {
+    struct stat here, there;
+    if (fstat(fd_.get(), &here) != 0) return PosixError("look at", path_);
+    const bool is_there = lstat(path_.c_str(), &there) == 0;
+    if (is_there && here.st_dev == there.st_dev && here.st_ino == there.st_ino) {
+      return absl::OkStatus();
+    }
+    return absl::UnavailableError(absl::StrCat(path_, is_there
+                                                          ? ": another file has taken its place"
+                                                          : ": is gone: it, or its folder, "
+                                                            "was removed or unmounted"));
+  }
+
   // Not repeated where it fails: see the header.
   absl::Status Sync(SyncSite) override {
     if (fdatasync(fd_.get()) != 0) return PosixError("fdatasync", path_);
@@ -113,10 +127,11 @@ class PosixFile final : public File {
 
 class PosixLock final : public FileLock {
  public:
-  explicit PosixLock(Descriptor fd) : fd_(std::move(fd)) {}
+  PosixLock(Descriptor file, Descriptor folder)
+      : file_(std::move(file)), folder_(std::move(folder)) {}
 
  private:
-  const Descriptor fd_;
+  const Descriptor file_, folder_;
 };
 
 }  // namespace
@@ -197,7 +212,14 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::Lock(const std::strin
   Descriptor fd(
       Retried([&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600); }));
   if (fd.get() < 0) return PosixError("open lock", path);
-  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  Descriptor folder(Retried([&] {
+    return open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  }));
+  if (folder.get() < 0) return PosixError("open folder", parent);
+  // Some file systems lock no folders, and there the file has to do.
+  const bool is_taken = flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (is_taken || flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return PosixError("lock", path);
     char text[32];
     const ssize_t count = pread(fd.get(), text, sizeof text, 0);
@@ -210,7 +232,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::Lock(const std::strin
   if (ftruncate(fd.get(), 0) != 0 || pwrite(fd.get(), pid.data(), pid.size(), 0) < 0) {
     return PosixError("write lock", path);
   }
-  return std::make_unique<PosixLock>(std::move(fd));
+  return std::make_unique<PosixLock>(std::move(fd), std::move(folder));
 }
 
 absl::StatusOr<int64_t> PosixFileSystem::FreeBytes(const std::string& path) {

@@ -50,6 +50,9 @@ class File {
   virtual absl::StatusOr<int64_t> Size() = 0;
   virtual absl::Status Truncate(int64_t size) = 0;
   virtual absl::Status Sync(SyncSite site = SyncSite::Here()) = 0;
+  // UNAVAILABLE where its path leads to another file, or to none: who writes on writes to nothing
+  // that anybody will find.
+  virtual absl::Status CheckPlace() = 0;
 };
 
 enum class OpenMode {
@@ -80,7 +83,9 @@ class FileSystem {
   // Names in a folder, sorted, without "." and "..".
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
   virtual absl::StatusOr<bool> Exists(const std::string& path) = 0;
-  // FAILED_PRECONDITION, naming the process that holds it, where another process has the lock.
+  // Of a file, which is made where there is none, and of the folder that it is in, so that the lock
+  // holds though the file is removed. FAILED_PRECONDITION, naming the process that holds it, where
+  // another process has the lock.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) = 0;
   // Of the file system that a path is on, for this user.
   virtual absl::StatusOr<int64_t> FreeBytes(const std::string& path) = 0;

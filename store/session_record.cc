@@ -10,7 +10,7 @@ namespace mneme {
 namespace {
 
 // The newest; records of kinds that have not changed are written as the first.
-constexpr uint64_t kRecordVersion = 3;
+constexpr uint64_t kRecordVersion = 4;
 
 enum class EventKind : uint64_t {
   kTokensFed = 1,
@@ -134,7 +134,7 @@ int64_t Turn::end() const {
 }
 
 RecordWriter Encode(const SessionRecord& session) {
-  RecordWriter record = NewRecord();
+  RecordWriter record = NewRecord(/*version=*/session.doubted_at.has_value() ? 4 : 1);
   record.Bytes(session.owner)
       .Bytes(session.name)
       .Varint(static_cast<uint64_t>(session.status))
@@ -151,11 +151,12 @@ RecordWriter Encode(const SessionRecord& session) {
       .Signed(session.first_turn)
       .Signed(session.log_bytes)
       .Signed(session.snapshot_bytes);
+  if (session.doubted_at.has_value()) record.Signed(*session.doubted_at);
   return record;
 }
 
 absl::StatusOr<SessionRecord> DecodeSession(RecordReader values, absl::string_view row) {
-  MNEME_RETURN_IF_ERROR(ReadVersion(values, row).status());
+  MNEME_ASSIGN_OR_RETURN(const uint64_t version, ReadVersion(values, row));
   SessionRecord session;
   session.owner = std::string(values.Bytes());
   session.name = std::string(values.Bytes());
@@ -176,6 +177,7 @@ absl::StatusOr<SessionRecord> DecodeSession(RecordReader values, absl::string_vi
   session.first_turn = values.Signed();
   session.log_bytes = values.Signed();
   session.snapshot_bytes = values.Signed();
+  if (version >= 4) session.doubted_at = values.Signed();
   MNEME_RETURN_IF_ERROR(values.End(row));
   return session;
 }

@@ -48,6 +48,10 @@ struct SessionRecord {
   uint64_t state_digest = 0;             // after fed_tokens, of the engine's making; 0: none
   std::string facts;                     // the engine's own, of the last turn: not read here
 
+  // Turns behind this may be gone, as the catalogue was damaged: the position that it is known to
+  // have had, this one's at least. Until it is fed more, or goes back.
+  std::optional<int64_t> doubted_at;
+
   int64_t turns = 0;       // that were ever logged
   int64_t first_turn = 0;  // the oldest that the log still has
   int64_t log_bytes = 0;

@@ -16,10 +16,13 @@
 //
 // Damage is found by checksums, set aside as <name>.damaged, and named in StoreReport or the log. A
 // session of which something is missing falls back to the last state that its snapshots and turns
-// lead to, or is kLost. Others are untouched. Where bytes of the WAL have changed, or its end is
-// gone, the commits from there on are lost, and names are in doubt. What the disk did not keep of
-// the mark of commits when power failed, nobody can tell from what it did not keep of the WAL's end
-// (commit_mark.h, wal_check.h).
+// lead to, or is kLost. Others are untouched. Where bytes of the WAL have changed, what is behind
+// them is read all the same if that is certain (wal_check.h); if not, or where its end is gone, the
+// last commits are lost: names are in doubt, snapshots that are newer than their sessions' rows are
+// adopted, and whatever comes back may be older than it was (SessionRecord::doubted_at). After
+// damage no file that verifies is removed: those that no session goes on from are set aside. What
+// the disk did not keep of the mark of commits when power failed, nobody can tell from what it did
+// not keep of the WAL's end (commit_mark.h).
 //
 // Deletion erases: rows are overwritten, the WAL is cut, snapshots are removed, and all of that is
 // on the disk before the callback. So it is with what going back drops, with what is forgotten, and
@@ -64,6 +67,7 @@ struct StoreReport {
   std::vector<std::string> set_aside;      // files, by their new names
   std::vector<absl::Status> damage;        // what was wrong with each row or file
   std::vector<SessionRecord> fallen_back;  // as they are now
+  std::vector<SessionRecord> in_doubt;     // others that may be older than they were
   std::vector<SessionRecord> lost;         // since the last time
   int64_t orphans_removed = 0;             // files that no row names
 
@@ -208,19 +212,35 @@ class SessionStore final : private CommittedSessions {
   absl::Status Start(StoreReport& report);
   absl::Status LoadSessions(const Catalogue::Damage& damage, bool opening, StoreReport& report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
-  absl::Status AdoptSnapshots(std::vector<SessionRecord>& sessions, StoreReport& report)
+  absl::Status NoteSessions(const Catalogue::Damage& damage, bool opening,
+                            std::vector<SessionRecord>& sessions, StoreReport& report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
-  absl::Status Reconcile(SessionRecord& session, StoreReport& report)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
-  absl::Status DropBeyond(const SessionRecord& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status LoadRequests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status SweepSlabs(StoreReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status LoadModelNames() ABSL_LOCKS_EXCLUDED(disk_mu_);
   // Keeps what stats() says of it.
   void Note(const StoreReport& report, bool opening) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // store_recovery.cc: after damage, within a transaction.
+  struct SnapshotFiles;
+  absl::Status Recover(std::vector<SessionRecord>& sessions, bool commits_lost, bool opening,
+                       StoreReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::StatusOr<SnapshotFiles> ReadSnapshotFiles(StoreReport& report)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::Status AdoptSnapshots(std::vector<SessionRecord>& sessions, SnapshotFiles& files)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::Status Reconcile(SessionRecord& session, SnapshotFiles& files, StoreReport& report)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::Status ReconcileParked(SessionRecord& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::Status DropSnapshotRow(uint64_t session, uint64_t snapshot, SnapshotFiles& files)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::Status DropAround(const SessionRecord& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::Status SetSlabAside(const std::string& path, StoreReport& report)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+
   // store_commit.cc: the store's thread.
   void Run();
+  void CloseInOrder() ABSL_LOCKS_EXCLUDED(disk_mu_);
   void CommitBatches(std::vector<Batch> batches);
   void EraseIfDue(bool now) ABSL_LOCKS_EXCLUDED(disk_mu_);
   absl::Status Erase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);

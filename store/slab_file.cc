@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "store/crc32c.h"
@@ -84,6 +86,12 @@ std::string FolderOf(const std::string& path) {
 }
 
 }  // namespace
+
+uint64_t SnapshotOfFile(absl::string_view name) {
+  uint64_t id = 0;
+  const bool is_slab = absl::ConsumeSuffix(&name, ".slab") && name.size() == 16;
+  return is_slab && absl::SimpleHexAtoi(name, &id) ? id : 0;
+}
 
 absl::StatusOr<std::unique_ptr<SlabWriter>> SlabWriter::Create(FileSystem& files, std::string path,
                                                                const SlabHead& head) {

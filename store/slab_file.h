@@ -70,6 +70,9 @@ struct SlabSection {
   uint64_t stored_bytes = 0;
 };
 
+// Of a file's name, "<16 hex digits>.slab"; 0 where it is of another form.
+uint64_t SnapshotOfFile(absl::string_view name);
+
 // Writes PATH.tmp, and makes it PATH once all of it is on the disk. Used by one thread at a time.
 class SlabWriter {
  public:

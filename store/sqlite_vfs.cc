@@ -94,7 +94,7 @@ struct SqliteVfs::Impl {
     methods.xLock = [](sqlite3_file*, int) { return SQLITE_OK; };
     methods.xUnlock = [](sqlite3_file*, int) { return SQLITE_OK; };
     methods.xCheckReservedLock = [](sqlite3_file*, int* held) { return *held = 0, SQLITE_OK; };
-    methods.xFileControl = [](sqlite3_file*, int, void*) { return SQLITE_NOTFOUND; };
+    methods.xFileControl = FileControl;
     methods.xSectorSize = [](sqlite3_file*) { return 4096; };
     methods.xDeviceCharacteristics = [](sqlite3_file*) { return SQLITE_IOCAP_POWERSAFE_OVERWRITE; };
     CHECK(sqlite3_vfs_register(&vfs, /*makeDflt=*/0) == SQLITE_OK);
@@ -198,6 +198,14 @@ struct SqliteVfs::Impl {
     const absl::StatusOr<int64_t> found = Of(file).file->Size();
     if (!found.ok()) return Owner(file).Fail(found.status(), SQLITE_IOERR_FSTAT);
     *size = *found;
+    return SQLITE_OK;
+  }
+
+  static int FileControl(sqlite3_file* file, int operation, void* out) {
+    if (operation != SQLITE_FCNTL_HAS_MOVED) return SQLITE_NOTFOUND;
+    const absl::Status place = Of(file).file->CheckPlace();
+    if (!place.ok()) Owner(file).Fail(place, SQLITE_OK);
+    *static_cast<int*>(out) = place.ok() ? 0 : 1;
     return SQLITE_OK;
   }
 

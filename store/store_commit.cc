@@ -59,6 +59,17 @@ void SessionStore::Run() {
     EraseIfDue(/*now=*/false);
   }
   EraseIfDue(/*now=*/true);
+  CloseInOrder();
+}
+
+// Leaves nothing in the WAL, whose every frame counts on all before it.
+void SessionStore::CloseInOrder() {
+  absl::MutexLock disk(&disk_mu_);
+  if (broken_ || !catalogue_->CheckPlace().ok()) return;
+  const absl::Status moved = catalogue_->Checkpoint(/*erase=*/true);
+  if (!moved.ok()) {
+    LOG(WARNING) << "the store's WAL stays beside its database: " << moved.message();
+  }
 }
 
 void SessionStore::EraseIfDue(bool now) {
@@ -84,7 +95,8 @@ void SessionStore::CommitBatches(std::vector<Batch> batches) {
   {
     absl::MutexLock disk(&disk_mu_);
     StagedCommit group;
-    absl::Status committed = Mend();
+    absl::Status committed = catalogue_->CheckPlace();
+    if (committed.ok()) committed = Mend();
     const absl::Status room = CheckRoom(0);
     // What makes room needs none; where the folder is gone, nothing that is written counts.
     if (committed.ok() && !(OnlyErase(batches) && absl::IsResourceExhausted(room))) {
@@ -139,8 +151,8 @@ bool SessionStore::OnlyErase(const std::vector<Batch>& batches) {
 }
 
 absl::Status SessionStore::CheckRoom(int64_t bytes) const {
-  const absl::StatusOr<int64_t> found = files_.FreeBytes(folder_ + "/slabs");
-  if (!found.ok()) return AsDisksError(found.status());
+  const absl::StatusOr<int64_t> found = files_.FreeBytes(folder_);
+  if (!found.ok()) return AsDisksError(found.status());  // it is gone
   const int64_t free_bytes = *found;
   if (free_bytes - bytes >= options_.reserved_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(

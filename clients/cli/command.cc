@@ -147,7 +147,10 @@ absl::Status WaitWhileLoading(Client& client, absl::Duration timeout) {
 int ReportError(const absl::Status& status) {
   fprintf(stderr, "mneme: %s\n", ReadableError(status).c_str());
   if (DetailsOf(status).reason == "SESSION_LOST") {
-    fputs("mneme: --replace-lost, of generate, chat and session create, begins it anew\n", stderr);
+    fputs(
+        "mneme: --replace-lost, of generate, chat and session create, begins it anew, or goes on "
+        "with what is left of it\n",
+        stderr);
   }
   return ExitCodeOf(status);
 }

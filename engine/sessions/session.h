@@ -53,8 +53,9 @@ struct Session {
   bool logged = false;  // the store has its record
   // It began anew from there: its log is cut with its next turn. Null: it did not.
   std::shared_ptr<const RewindPoint> cut;
-  int64_t turns = 0;          // SessionRecord::turns
-  int64_t rewinds = 0;        // likewise
+  std::optional<int64_t> doubted_at;  // SessionRecord's, until a request takes it as it is
+  int64_t turns = 0;                  // SessionRecord::turns
+  int64_t rewinds = 0;                // likewise
   int64_t snapshot = 0;       // tokens fed where its newest snapshot was taken, as far as is known
   int64_t snapshot_turn = 0;  // `turns` there
   // Tokens, when it was fetched from there for the request that has it now; -1: it was not.

@@ -25,7 +25,7 @@ absl::Status NotDurable(const absl::Status& why) {
         *limit == OwnerLimit::kBytes ? kReasonStorageLimit : kReasonSessionLimit);
   }
   return WithReason(
-      absl::Status(why.code(),
+      absl::Status(absl::IsNotFound(why) ? absl::StatusCode::kUnavailable : why.code(),
                    absl::StrCat("the session store could not make this durable, and the session is "
                                 "as it was before: ",
                                 why.message())),
@@ -156,6 +156,24 @@ std::string SessionLog::Described(uint64_t model, absl::string_view name) const 
              : absl::StrCat("model \"", absl::CHexEscape(name), "\", of identity ", identity);
 }
 
+absl::Status SessionLog::CheckDoubt(const Session& session, const Request& request) {
+  if (!session.doubted_at.has_value() || request.expected_position.has_value() ||
+      request.replaces_lost || request.whole_history) {
+    return absl::OkStatus();
+  }
+  const std::string before = *session.doubted_at > session.position()
+                                 ? absl::StrCat("it stood at ", *session.doubted_at, " or farther")
+                                 : "later turns, if there were any, are gone";
+  return WithPosition(
+      WithReason(absl::DataLossError(absl::StrCat(
+                     "session \"", session.key.name, "\" stands at position ", session.position(),
+                     " since the session store was damaged; ", before,
+                     "; a request that expects this position, or replaces what was lost, goes on "
+                     "from here")),
+                 kReasonSessionLost),
+      session.position());
+}
+
 absl::Status SessionLog::CheckBeginning(const SessionKey& key, bool replaces_lost) const {
   const std::optional<SessionRecord> record = Find(key);
   if (record.has_value()) {
@@ -183,6 +201,7 @@ absl::Status SessionLog::Restore(const SessionRecord& record, Session& session) 
   session.residence = Residence::kStored;
   session.durability = record.durability;
   session.logged = true;
+  session.doubted_at = record.doubted_at;
   session.turns = record.turns;
   session.rewinds = record.rewinds;
   session.created = record.created;

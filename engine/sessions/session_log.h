@@ -91,6 +91,9 @@ class SessionLog {
   absl::Status CheckBeginning(const SessionKey& key, bool replaces_lost) const;
   // Why nothing can be done with the one of that name; of one that can go on, OK.
   absl::Status CheckRecord(const SessionRecord& record) const;
+  // DATA_LOSS, SESSION_LOST, of a session that may be older than it was, unless the request knows
+  // that: it says where the session stands, takes what is left, or sends the whole conversation.
+  static absl::Status CheckDoubt(const Session& session, const Request& request);
   // Fills a session with what is known of it without its state.
   static absl::Status Restore(const SessionRecord& record, Session& session);
   // As of the last change that is durable: for a session that was taken back to there.

@@ -255,6 +255,7 @@ absl::StatusOr<Session*> SessionManager::Add(const SessionKey& key, const NewSes
     made.fed = parent->fed;
     made.opening = parent->opening;
     made.path = parent->path;
+    made.doubted_at = parent->doubted_at;
     made.pending_token = parent->pending_token;
     made.has_text = parent->has_text;
     made.history = parent->history;

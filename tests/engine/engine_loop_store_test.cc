@@ -401,6 +401,35 @@ TEST(EngineLoopStoreTest, WhoHasTooManySessionsIsToldWhatHelpsWithAStore) {
   }
 }
 
+// The end of the WAL is gone, and with it the second turn of each session.
+TEST(EngineLoopStoreTest, ASessionThatMayHaveBeenFartherSaysSoBeforeItGoesOn) {
+  Server server(Options());
+  const std::vector<std::string> names = {"silent", "expected", "taken", "elsewhere"};
+  for (const std::string& name : names) server->Generate(Greedy({1, 2}, 3, name));
+  const size_t end = server.disk().AllFiles().at(server.wal()).size();
+  for (const std::string& name : names) server->Generate(Greedy({3}, 3, name));
+  server.CutWal(end);
+  for (const bool restarted : {false, true}) {
+    if (restarted) server.Kill();
+    const absl::Status refused = server->Generate(Greedy({4}, 3, "silent")).status();
+    EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+    EXPECT_EQ(ReasonOf(refused), kReasonSessionLost);
+    EXPECT_EQ(PositionOf(refused), 5);
+  }
+  EXPECT_EQ(server->loop->GetSession(Key("silent"))->position, 5);
+  Request request = Greedy({4}, 3, "elsewhere");
+  request.expected_position = 9;
+  EXPECT_EQ(ReasonOf(server->Generate(request).status()), kReasonPosition);
+  for (const char* name : {"expected", "taken"}) {
+    request = Greedy({4}, 3, name);
+    if (name == names[1]) request.expected_position = 5;
+    if (name == names[2]) request.replaces_lost = true;
+    EXPECT_EQ(server->Generate(request).tokens.at(0), Alone({{1, 2}, {4}}, 3)) << name;
+    server.Kill();
+    EXPECT_EQ(server->Generate(Greedy({5}, 3, name)).tokens.at(0), Alone({{1, 2}, {4}, {5}}, 3));
+  }
+}
+
 TEST(EngineLoopStoreTest, WhatIsNotDurableIsParkedAndComesBack) {
   HarnessOptions options = Options(/*slots=*/1);
   options.engine.durability = Durability::kNone;

@@ -43,6 +43,16 @@ class Server {
     disk_ = std::move(image);
     Start();
   }
+  static const char* wal() { return "/store/catalogue.1.db-wal"; }
+  // As Kill, and that file has only so many bytes then.
+  void CutWal(size_t bytes) {
+    std::unique_ptr<PowerLossFileSystem> image = disk_->KillImage();
+    h_.reset();
+    disk_ = std::move(image);
+    CHECK_OK(
+        disk_->Open(wal(), OpenMode::kReadWrite).value()->Truncate(static_cast<int64_t>(bytes)));
+    Start();
+  }
   // How many snapshots there are.
   int snapshots() const { return static_cast<int>(SnapshotPaths().size()); }
   // Alters a byte of each of them.

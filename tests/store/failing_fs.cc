@@ -31,6 +31,7 @@ class FailingFileSystem::OpenFile final : public File {
     MNEME_RETURN_IF_ERROR(files_.Count(Kind::kSync));
     return file_->Sync(site);
   }
+  absl::Status CheckPlace() override { return file_->CheckPlace(); }
 
  private:
   FailingFileSystem& files_;

@@ -142,6 +142,12 @@ TEST_F(GrowingSnapshotTest, WithoutACatalogueFilesSayWhatTheyGoOnFrom) {
 
 TEST_F(GrowingSnapshotTest, FilesOfACatalogueThatAreGonePutNamesInDoubt) {
   const uint64_t a = *Snapshot(0);
+  // As a process leaves it that is killed: one that ends in order leaves nothing in the WAL.
+  StoreFolder killed;
+  std::filesystem::copy(folder_.path(), killed.path(), std::filesystem::copy_options::recursive);
+  store_.reset();
+  std::filesystem::remove_all(folder_.path());
+  std::filesystem::rename(killed.path(), folder_.path());
   for (const char* gone : {"catalogue.1.db-wal", "catalogue.2.db", ""}) {
     store_.reset();
     if (*gone != '\0') std::filesystem::remove(folder_.path() + "/" + gone);
@@ -159,7 +165,7 @@ TEST_F(GrowingSnapshotTest, WithoutAFileThoseThatGoOnFromItAreOfNoUse) {
   std::filesystem::remove(path);
   Open();
   EXPECT_FALSE(store_->Find(session_.id).has_value());
-  EXPECT_EQ(Files(), 0);
+  EXPECT_EQ(Files(), 1) << "set aside";
 }
 
 }  // namespace

@@ -53,6 +53,12 @@ class PowerLossFileSystem::OpenFile final : public File {
     inode_->pending.clear();
     return fails ? absl::UnavailableError("fdatasync: Input/output error") : absl::OkStatus();
   }
+  absl::Status CheckPlace() override {
+    absl::MutexLock lock(&files_.mu_);
+    const bool is_there = std::any_of(files_.entries_.begin(), files_.entries_.end(),
+                                      [&](const auto& entry) { return entry.second == inode_; });
+    return is_there ? absl::OkStatus() : absl::UnavailableError("the file is gone");
+  }
 
  private:
   absl::Status Add(Operation operation) {

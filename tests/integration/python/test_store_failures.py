@@ -151,6 +151,37 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_the_start(
     assert "ead-only" in ended.stderr
 
 
+def test_a_folder_that_is_gone_takes_no_change(start, tmp_path):
+    folder, elsewhere = tmp_path / "sessions", tmp_path / "elsewhere"
+    server = start("--session-dir", str(folder))
+    client = server.client()
+    position = tell(client, "s").session.position
+    folder.rename(elsewhere)
+    session = client.session("s")
+    changes = (
+        lambda: tell(client, "s"),
+        lambda: tell(client, "new"),
+        lambda: session.checkpoint("here"),
+        lambda: session.rewind(2),
+        lambda: client.sessions.delete("s"),
+    )
+    for number, change in enumerate(changes):
+        with pytest.raises(mneme.Unavailable) as refused:
+            change()
+        assert refused.value.reason == "NOT_DURABLE", number
+    status, _, _ = ask(
+        f"http://127.0.0.1:{server.http_port}",
+        "/v1/completions",
+        body={"prompt": [1], "max_tokens": 2, "session_id": "s"},
+    )
+    assert status == 503
+    assert "catalogue" in health(server)["session_store"]
+    elsewhere.rename(folder)
+    assert client.sessions.get("s").position == position
+    assert tell(client, "s").session.position == position + 6
+    assert "session_store" not in health(server)
+
+
 def test_names_are_in_doubt_after_damage_until_they_are_trusted(start, tmp_path):
     folder = tmp_path / "sessions"
     flags = ["--session-dir", str(folder)]
@@ -173,6 +204,18 @@ def test_names_are_in_doubt_after_damage_until_they_are_trusted(start, tmp_path)
     assert refused.value.reason == "SESSION_LOST"
     answer = client.generate([1], session="c", max_tokens=2, replace_lost=True)
     assert answer.session.position == 3
+    # Nor do those that are left go on as if nothing had happened.
+    with pytest.raises(mneme.DataLoss) as refused:
+        tell(client, "a")
+    assert refused.value.reason == "SESSION_LOST"
+    left = int(refused.value.metadata["position"])
+    assert left == client.sessions.get("a").position
+    answer = client.generate([1], session="a", max_tokens=2, expected_position=left)
+    assert answer.session.position == left + 3
+    assert client.generate([1], session="a", max_tokens=2).session.position == left + 6
+    answer = client.generate([1], session="b", max_tokens=2, replace_lost=True)
+    assert answer.session.position == left + 3, "it takes what is left"
+    assert 'session "a" of nobody\'s key fell back to position' in server.log_path.read_text()
     server.stop()
     server = start(*flags)
     with pytest.raises(mneme.DataLoss):

@@ -261,7 +261,8 @@ def test_a_plan_refuses_the_folder_that_a_start_refuses(run, golden_model, tmp_p
         words = ("--model", str(golden_model), "--device", "cpu", "--session-dir", str(folder))
         return run("mneme-server", *words, "--plan")
 
-    for folder in (file, file / "below", tmp_path / "none" / "below", tmp_path / "nowhere"):
+    none = tmp_path / "none" / "below"
+    for folder in (file, file / "below", none, tmp_path / "nowhere", "/proc/none"):
         code, out, err = plan(folder)
         assert (code, out) == (2, ""), err
         assert "--session-dir" in err and str(folder) in err

@@ -97,7 +97,8 @@ class RequestOptions(TypedDict, total=False):
     create_if_missing: Optional[bool]
     """False: the same as `must_exist`."""
     replace_lost: Optional[bool]
-    """A session that was lost (DataLoss, SESSION_LOST) is begun anew."""
+    """A session that was lost (DataLoss, SESSION_LOST) is begun anew; one that may have lost its last
+    turns goes on with what is left, as it does where `expected_position` is what is there."""
     remember: Optional[bool]
     """False: the answer is given in a copy of the session, which stays as it is."""
     durability: Optional[str]
