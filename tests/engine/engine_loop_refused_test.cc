@@ -100,11 +100,13 @@ TEST(EngineLoopRefusedTest, WithoutARequestToTellNothingIsTriedWithinASecond) {
 
 TEST(EngineLoopRefusedTest, OneWhosePositionCouldNotBeStoredIsParkedWhenItCanBe) {
   Server server(NotDurable(/*slots=*/1));
-  server.failing_->set_free_bytes(1);
   EXPECT_EQ(server->Generate(Greedy({0}, 2, "s0")).status(), absl::OkStatus());
   server->TurnUntilStored();
+  server.failing_->set_free_bytes(1);
+  EXPECT_EQ(server->Generate(Greedy({2}, 2, "s0")).status(), absl::OkStatus());
+  server->TurnUntilStored();
   server.failing_->set_free_bytes(kPlenty);
-  // The store has never heard of it, is told, and takes it then.
+  // The store has it elsewhere, is told, and takes it then.
   EXPECT_EQ(ReasonOf(server->Generate(Greedy({1}, 2, "s1")).status()), kReasonNoFreeSlab);
   server->TurnUntilStored();
   EXPECT_EQ(Where(server), "d");
@@ -112,7 +114,7 @@ TEST(EngineLoopRefusedTest, OneWhosePositionCouldNotBeStoredIsParkedWhenItCanBe)
   EXPECT_EQ(server->Generate(Greedy({1}, 2, "s1")).tokens.at(0), Alone({{1}}, 2));
   server->TurnUntilStored();
   EXPECT_EQ(Where(server), "sd");
-  EXPECT_EQ(server->Generate(Greedy({5}, 2, "s0")).tokens.at(0), Alone({{0}, {5}}, 2));
+  EXPECT_EQ(server->Generate(Greedy({5}, 2, "s0")).tokens.at(0), Alone({{0}, {2}, {5}}, 2));
 }
 
 TEST(EngineLoopRefusedTest, AKeyThatHasItsBytesKeepsNobodyElseFromBeingParked) {

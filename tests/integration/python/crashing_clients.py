@@ -34,7 +34,7 @@ class Conversation:
     past: list[tuple] = field(default_factory=list)
     floor: int = 1  # the first position to which it can go back
     checkpoints: dict[str, int] = field(default_factory=dict)  # to positions
-    durability: str = "turn"
+    options: dict[str, str] = field(default_factory=dict)  # of its requests
 
     def copied_as(self, name: str) -> "Conversation":
         return Conversation(name, self.position, list(self.past), self.floor)
@@ -70,7 +70,7 @@ class Conversation:
             ignore_eos=True,
             expected_position=self.position,
             idempotency_key=key,
-            durability=self.durability,
+            **self.options,
         )
         assert answer.session.position == self.position + len(prompt) + TOKENS, self.name
         return list(answer.choices[0].token_ids)
@@ -145,7 +145,7 @@ class CrashingClient:
         """In a session that is not durable."""
         if len(self.light) < LIGHT:
             name = f"{self.light_prefix}{self.new_name()}"
-            self.light[name] = Conversation(name, durability="none")
+            self.light[name] = Conversation(name, options={"durability": "none"})
         conversation = self.random.choice(sorted(self.light.values(), key=lambda c: c.name))
         prompt = [self.random.randrange(250) for _ in range(self.random.randint(1, 12))]
 
@@ -432,7 +432,6 @@ class CrashingClient:
         for conversation in [*self.conversations.values(), *light]:
             conversation.relive(peer)
             again = Conversation(conversation.name, conversation.position)
-            again.durability = conversation.durability
             assert conversation.tell(client, [1, 2, 3]) == again.tell(peer, [1, 2, 3])
 
     # --- Names ---

@@ -27,10 +27,10 @@ def memoria(bin_dir, tmp_path_factory):
     return folder
 
 
-def crash(clients, start, flags, model):
+def crash(clients, start, flags, model, seconds=SECONDS):
     """Kills servers under the clients, as often as is asked for; then one that lives, and how often."""
     moments = random.Random(7)
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + seconds
     kills = 0
     while kills < KILLS if KILLS > 0 else time.monotonic() < end:
         work_until_killed(clients, start(*flags, model=model), moments.uniform(0.1, 0.8))
@@ -72,6 +72,23 @@ def test_what_was_answered_survives_kill_9_at_random_moments(which, request, sta
         one.compare(server.client(), peer)
     check_all_was_done(clients, kills)
     assert sum(one.lost for one in clients) > 0, "sessions that are not durable were lost, aloud"
+
+
+# Nobody's durable turn takes their names to the disk here.
+@pytest.mark.timeout(120 + 4 * KILLS)
+def test_sessions_that_are_not_durable_are_where_they_were_or_lost_aloud(
+    start, golden_model, tmp_path
+):
+    clients = [CrashingClient(i, segment=0) for i in range(CLIENTS)]
+    for client in clients:
+        client.OPERATIONS = [CrashingClient.generate_lightly]
+    flags = ("--session-dir", str(tmp_path / "sessions"), "--max-sessions", "5")
+    server, kills = crash(clients, start, flags, golden_model, seconds=SECONDS / 3)
+    peer = start("--max-sessions", str(3 * CLIENTS), model=golden_model).client()
+    for one in clients:
+        one.compare(server.client(), peer)
+    check_all_was_done(clients, kills)
+    assert sum(one.lost for one in clients) > 0
 
 
 @pytest.mark.timeout(120 + 4 * KILLS)

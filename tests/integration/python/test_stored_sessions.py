@@ -144,11 +144,9 @@ def test_damage_shows_until_it_is_dealt_with(start, tmp_path):
     for name in ("a", "b", "c"):
         server.client().generate([1, 2, 3], session=name, max_tokens=3)
     assert health_of(server) == {"status": "ok"}
-    server.stop()
+    server.kill()
     (wal,) = (tmp_path / "sessions").glob("catalogue.*.db-wal")
-    altered = bytearray(wal.read_bytes())
-    altered[len(altered) // 2] ^= 1
-    wal.write_bytes(altered)
+    wal.write_bytes(b"")  # the last commits, which were on the disk
 
     server = start(*flags)
     health = health_of(server)
