@@ -51,8 +51,8 @@ absl::StatusOr<SessionStore::SnapshotFiles> SessionStore::ReadSnapshotFiles(Stor
     SnapshotFiles::File file = {.sessions = rows[id]};
     // Those that have a row are read to their ends when they are used.
     const std::string path = SnapshotPath(id);
-    const absl::StatusOr<std::unique_ptr<SlabReader>> slab = SlabReader::Open(
-        files_, path, file.sessions.empty() ? SlabCheck::kAll : SlabCheck::kIndex);
+    const absl::StatusOr<std::unique_ptr<SlabReader>> slab =
+        SlabReader::Open(files_, path, file.sessions.empty() ? SlabCheck::kAll : SlabCheck::kIndex);
     absl::Status status = slab.status();
     if (slab.ok() && !(*slab)->head().Is(id)) {
       status = absl::DataLossError(
@@ -66,8 +66,8 @@ absl::StatusOr<SessionStore::SnapshotFiles> SessionStore::ReadSnapshotFiles(Stor
         found.files[id] = std::move(file);
         continue;
       }
-      status = absl::DataLossError(
-          absl::StrCat("snapshot ", path, ": snapshot ", file.head.base, " in front of it is gone"));
+      status = absl::DataLossError(absl::StrCat("snapshot ", path, ": snapshot ", file.head.base,
+                                                " in front of it is gone"));
     }
     if (!absl::IsDataLoss(status)) return status;
     report.damage.push_back(status);
@@ -94,10 +94,11 @@ absl::Status SessionStore::Recover(std::vector<SessionRecord>& sessions, bool co
       report.in_doubt.push_back(session);
     }
   }
-  // What nobody goes on from may be of use to a catalogue that somebody has a copy of. Later, it may
-  // be a snapshot whose row is on its way.
+  // What nobody goes on from may be of use to a catalogue that somebody has a copy of. Later, it
+  // may be a snapshot whose row is on its way.
   for (const auto& [id, file] : files.files) {
-    if (opening && file.sessions.empty()) MNEME_RETURN_IF_ERROR(SetSlabAside(SnapshotPath(id), report));
+    if (opening && file.sessions.empty())
+      MNEME_RETURN_IF_ERROR(SetSlabAside(SnapshotPath(id), report));
   }
   return slabs_changed_ ? files_.SyncDirectory(absl::StrCat(folder_, "/slabs")) : absl::OkStatus();
 }
@@ -174,24 +175,23 @@ absl::Status SessionStore::Reconcile(SessionRecord& session, SnapshotFiles& file
     if (files.HasRow(snapshot.id, session.id)) continue;
     MNEME_RETURN_IF_ERROR(DropSnapshotRow(session.id, snapshot.id, files));
   }
-  std::erase_if(snapshots, [&](const SnapshotRecord& one) {
-    return !files.HasRow(one.id, session.id);
-  });
+  std::erase_if(snapshots,
+                [&](const SnapshotRecord& one) { return !files.HasRow(one.id, session.id); });
   session.snapshot_bytes = 0;
   for (const SnapshotRecord& snapshot : snapshots) session.snapshot_bytes += snapshot.bytes;
   if (session.durability == Durability::kNone) return ReconcileParked(session);
 
   std::vector<std::pair<int64_t, Turn>> turns;
   std::map<int64_t, int64_t> bytes;  // by turn
-  MNEME_RETURN_IF_ERROR(catalogue_->Scan(
-      RowKind::kTurn, session.id, "",
-      [&](const RowKey& row, RecordReader values) -> absl::StatusOr<bool> {
-        const auto index = static_cast<int64_t>(NumberOf(row.key));
-        bytes[index] = static_cast<int64_t>(values.size());
-        MNEME_ASSIGN_OR_RETURN(Turn turn, DecodeTurn(values, row.Name()));
-        turns.emplace_back(index, std::move(turn));
-        return true;
-      }));
+  MNEME_RETURN_IF_ERROR(
+      catalogue_->Scan(RowKind::kTurn, session.id, "",
+                       [&](const RowKey& row, RecordReader values) -> absl::StatusOr<bool> {
+                         const auto index = static_cast<int64_t>(NumberOf(row.key));
+                         bytes[index] = static_cast<int64_t>(values.size());
+                         MNEME_ASSIGN_OR_RETURN(Turn turn, DecodeTurn(values, row.Name()));
+                         turns.emplace_back(index, std::move(turn));
+                         return true;
+                       }));
   // From each state that needs no turns, as far as turns follow one another.
   struct State {
     int64_t first_turn = 0;
@@ -253,13 +253,14 @@ absl::Status SessionStore::Reconcile(SessionRecord& session, SnapshotFiles& file
 // What belongs to a later state than a session is in, and turns that do not lead there.
 absl::Status SessionStore::DropAround(const SessionRecord& session) {
   std::vector<RowKey> dropped;
-  MNEME_RETURN_IF_ERROR(catalogue_->Scan(
-      RowKind::kTurn, session.id, "",
-      [&](const RowKey& row, const RecordReader&) -> absl::StatusOr<bool> {
-        const auto turn = static_cast<int64_t>(NumberOf(row.key));
-        if (turn < session.first_turn || turn >= session.turns) dropped.push_back(row);
-        return true;
-      }));
+  MNEME_RETURN_IF_ERROR(
+      catalogue_->Scan(RowKind::kTurn, session.id, "",
+                       [&](const RowKey& row, const RecordReader&) -> absl::StatusOr<bool> {
+                         const auto turn = static_cast<int64_t>(NumberOf(row.key));
+                         if (turn < session.first_turn || turn >= session.turns)
+                           dropped.push_back(row);
+                         return true;
+                       }));
   MNEME_RETURN_IF_ERROR(catalogue_->Scan(
       RowKind::kRequest, session.id, "",
       [&](const RowKey& row, RecordReader values) -> absl::StatusOr<bool> {

@@ -87,9 +87,10 @@ void AddSamplingFlags(FlagSet& flags, v1::GenerateRequest& request) {
 }
 
 void AddReplaceLostFlag(FlagSet& flags, std::function<void(bool)> set) {
-  flags.Bool("replace-lost",
-             "Begin a session anew that the server lost (SESSION_LOST), or go on with what is left.",
-             std::move(set));
+  flags.Bool(
+      "replace-lost",
+      "Begin a session anew that the server lost (SESSION_LOST), or go on with what is left.",
+      std::move(set));
 }
 
 void AddSessionFlags(FlagSet& flags, v1::GenerateRequest& request) {

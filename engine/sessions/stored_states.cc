@@ -15,6 +15,7 @@
 #include "engine/status_payload.h"
 #include "models/state_bytes.h"
 #include "store/record.h"
+#include "store/session_label.h"
 
 namespace mneme {
 namespace {
@@ -224,7 +225,8 @@ void StoredStates::WriteFiles(Urgency urgency) {
       stats_.snapshot_seconds.Observe(absl::ToDoubleSeconds(clock.Monotonic() - begun));
     } else if (!absl::IsNotFound(status)) {  // of a session that was deleted, or went back
       stats_.snapshot_failures.Add();
-      LOG(ERROR) << "a snapshot of session " << job.head.session
+      LOG(ERROR) << "a snapshot of "
+                 << SessionLabel(job.head.name, job.head.owner, job.head.session)
                  << " was not written: " << status.message();
     }
     if (job.alone.has_value()) job.alone->done(status);

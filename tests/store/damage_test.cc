@@ -176,7 +176,8 @@ TEST(DamageTest, ASectorOrTheEndOfAWalChangesNoSessionInSilence) {
 
 TEST(DamageTest, ABitOfADrainedCatalogueCostsFewSessions) {
   const Images images = MakeImages();
-  EXPECT_TRUE(images.drained.at(kWalOfPlace).empty()) << "ending in order moves all into the database";
+  EXPECT_TRUE(images.drained.at(kWalOfPlace).empty())
+      << "ending in order moves all into the database";
   const std::string& database = images.drained.at(kDatabaseOfPlace);
   std::mt19937_64 random(3);
   int whole = 0, told = 0;
