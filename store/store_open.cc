@@ -3,23 +3,19 @@
 #include <filesystem>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "store/session_label.h"
 #include "store/session_store.h"
 #include "store/slab_file.h"
 
 namespace mneme {
 namespace {
 
-// For logs.
 std::string Named(const SessionRecord& session) {
-  return absl::StrCat("session \"", absl::Utf8SafeCEscape(session.name), "\" of ",
-                      session.owner.empty()
-                          ? "nobody's key"
-                          : absl::StrCat("key \"", absl::Utf8SafeCEscape(session.owner), "\""));
+  return SessionLabel(session.name, session.owner, session.id);
 }
 
 std::string StoodBefore(const SessionRecord& session) {

@@ -11,6 +11,7 @@
 #include "engine/status_payload.h"
 #include "store/owner_limit.h"
 #include "store/record.h"
+#include "store/session_label.h"
 
 namespace mneme {
 namespace {
@@ -273,9 +274,12 @@ void SessionLog::AddTurn(Session& session, FedTurn turn, std::optional<RequestRe
   if (session.durability == Durability::kTurn || begins) {
     return Submit(std::move(changes), ExpectCounted(std::move(done)), /*may_wait=*/false);
   }
-  Submit(std::move(changes), Expect([this, id = session.id](const absl::Status& status) {
+  Submit(std::move(changes),
+         Expect([this, id = session.id, key = session.key](const absl::Status& status) {
            if (status.ok()) return;
-           LOG(ERROR) << "the position of session " << id << " is not stored: " << status.message();
+           LOG(ERROR) << "the position of "
+                      << SessionLabel(key.name, key.owner, static_cast<uint64_t>(id))
+                      << " is not stored: " << status.message();
            behind_.insert(id);
          }),
          /*may_wait=*/true);

@@ -16,6 +16,7 @@
 #include "models/state_bytes.h"
 #include "store/owner_limit.h"
 #include "store/record.h"
+#include "store/session_label.h"
 
 namespace mneme {
 namespace {
@@ -230,7 +231,8 @@ void StoredStates::WriteFiles(Urgency urgency) {
       stats_.snapshot_seconds.Observe(absl::ToDoubleSeconds(clock.Monotonic() - begun));
     } else if (!absl::IsNotFound(status)) {  // of a session that was deleted, or went back
       stats_.snapshot_failures.Add();
-      LOG(ERROR) << "a snapshot of session " << job.head.session
+      LOG(ERROR) << "a snapshot of "
+                 << SessionLabel(job.head.name, job.head.owner, job.head.session)
                  << " was not written: " << status.message();
     }
     if (job.alone.has_value()) job.alone->done(status);

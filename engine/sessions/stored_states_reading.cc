@@ -8,6 +8,7 @@
 #include "engine/sessions/stored_states.h"
 #include "engine/status_payload.h"
 #include "store/record.h"
+#include "store/session_label.h"
 
 namespace mneme {
 namespace {
@@ -141,7 +142,7 @@ StoredState StoredStates::ReadFile(const ReadJob& job) {
 
 // Its file is whole, and so are the rows of the log: one of them is not what was written there.
 absl::Status StoredStates::DropSuspect(const SessionRecord& record, uint64_t snapshot) {
-  const std::string session = absl::StrCat("session ", record.id, " (\"", record.name, "\")");
+  const std::string session = SessionLabel(record.name, record.owner, record.id);
   if (snapshot != 0) {
     LOG(ERROR) << "snapshot " << snapshot << " of " << session
                << ": with the log behind it, it leads to another state than the session had after "
@@ -193,7 +194,9 @@ absl::Status StoredStates::ReadNewest(std::vector<SnapshotRecord> snapshots, Sto
     const absl::Status status = ReadSnapshot(snapshot, state, failed);
     if (status.ok()) continue;
     unusable = status;
-    LOG(ERROR) << "snapshot " << failed << " of session " << id << ": " << status.message();
+    LOG(ERROR) << "snapshot " << failed << " of "
+               << SessionLabel(state.record.name, state.record.owner, id) << ": "
+               << status.message();
     if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) continue;
     MNEME_RETURN_IF_ERROR(store_.Apply({DropDamagedSnapshot{id, failed}}));
     // With it go those that go on from it.
