@@ -45,7 +45,10 @@ struct LoggedFacts {
   bool has_text = false;
   int32_t evictions = 0;
   uint64_t arithmetic = 0;  // whose bits state_digest is of
-  int64_t prompted = 0;     // FedTurn
+  int engram_capacity = 0;  // ModelInfo::engrams of the server; 0: nobody knows, or there are none
+  bool may_have_evicted = false;  // more than `evictions`
+  ForgottenRange forgotten;       // Session::forgotten
+  int64_t prompted = 0;           // FedTurn
   bool fed_pending = false;
   bool dropped_pending = false;
   bool sent_before = false;
@@ -66,6 +69,7 @@ class SessionLog {
     const Tokenizer* tokenizer = nullptr;            // ConversationDigest::Add
     uint64_t model = 0;                              // SessionRecord::model
     uint64_t arithmetic = 0;                         // LoggedFacts::arithmetic
+    int engram_capacity = 0;                         // likewise
     Durability durability = Durability::kTurn;       // where nobody says
     std::function<uint64_t(const Session&)> digest;  // of a state in a slab; may be empty
     StoredStates* states = nullptr;                  // of the store's
@@ -90,6 +94,9 @@ class SessionLog {
   absl::Status CheckBeginning(const SessionKey& key, bool replaces_lost) const;
   // Why nothing can be done with the one of that name; of one that can go on, OK.
   absl::Status CheckRecord(const SessionRecord& record) const;
+  // FAILED_PRECONDITION, ENGRAM_CAPACITY: the session cannot go on with this server's room for
+  // engrams, for the reason that `why` ends a sentence with. OK where it has the room that it had.
+  absl::Status CheckCapacity(const SessionRecord& record, absl::string_view why) const;
   // Fills a session with what is known of it without its state.
   static absl::Status Restore(const SessionRecord& record, Session& session);
   // As of the last change that is durable: for a session that was taken back to there.
