@@ -122,7 +122,7 @@ class MemorySummary:
     """How much a session's memory holds."""
 
     position: int
-    """Tokens that were fed."""
+    """As `SessionInfo.position`, a pending token included."""
     segment: int
     """The open one, from 0 on."""
     segment_tokens: int
