@@ -2,7 +2,7 @@
 """What it costs that sessions last: ratios of one run each, of real servers on this machine.
 
 usage: bench/stored_sessions.py WHAT [--bin DIR] [--model DIR] [--folder DIR] [--probes N]
-                               [--pause SECONDS]
+                               [--pause SECONDS] [--cold]
 
 WHAT  turn        latency of a durable turn beside one with --durability none, in syncs of that disk
       many        256 sessions at once: tokens per second of both, commits a turn
@@ -18,6 +18,7 @@ WHAT  turn        latency of a durable turn beside one with --durability none, i
 --folder  where sessions are stored: a disk whose syncs are real (default: a new one here)
 --probes  of resume (default: 300)
 --pause   seconds between two of them, in which what leaves is written (default: 0.2)
+--cold    resume reads from the disk, not from the page cache, and a plain file beside it
 Each takes one to three minutes, and wants the machine to itself. To be run by the Python that
 tools/python_env.sh prints, which has the client.
 """
@@ -125,6 +126,36 @@ def sync_ms(folder):
             times.append(1e3 * (time.perf_counter() - begin))
     path.unlink()
     return statistics.median(times)
+
+
+def forget_pages(folder):
+    """What lies on the disk of these files is read from there again."""
+    for path in folder.rglob("*"):
+        if not path.is_file():
+            continue
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # a snapshot that another has replaced
+            continue
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def cold_read_ms(folder, size, times=5):
+    """Reading a plain file of so many bytes that is in no cache."""
+    path, room, took = folder / "plain", bytearray(1 << 22), []
+    with path.open("wb") as file:
+        file.write(os.urandom(size))
+        os.fsync(file.fileno())
+    for _ in range(times):
+        with path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            begin = time.perf_counter()
+            while file.readinto(room):
+                pass
+            took.append(1e3 * (time.perf_counter() - begin))
+    path.unlink()
+    return statistics.median(took)
 
 
 def percentile(values, share):
@@ -235,6 +266,8 @@ def resume(options):
             away, there = [], []
             for i in range(options.probes):
                 time.sleep(options.pause)
+                if options.cold and where == "disk":
+                    forget_pages(options.folder / where)
                 away.append(first_token_ms(server, f"s{i % parked}"))
                 there.append(first_token_ms(server, f"s{i % parked}"))
             after = server.metric("mneme_session_resumes_total")[1]
@@ -256,6 +289,9 @@ def resume(options):
             print(f"  p{100 * share:.0f}: parked {one:.1f} ms, there {two:.1f} ms: {one - two:.1f} more")
         bound = 10 if where == "host" else 30
         print(f"  moving took {1e3 * total / count:.1f} ms on average (pass: p99 copy + {bound} ms)")
+        if options.cold and where == "disk":
+            plain = cold_read_ms(options.folder, slab)
+            print(f"  a plain file of that size is read in {plain:.1f} ms (pass: 80 % of its rate)")
 
 
 def restart(options):
@@ -372,6 +408,7 @@ def main():
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--probes", type=int, default=300)
     parser.add_argument("--pause", type=float, default=0.2)
+    parser.add_argument("--cold", action="store_true")
     options = parser.parse_args()
     options.folder = Path(tempfile.mkdtemp(dir=options.folder or Path.cwd(), prefix="stored-"))
     model = json.loads((options.model / "config.json").read_text()).get("model_type")

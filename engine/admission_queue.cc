@@ -122,6 +122,18 @@ absl::Status AdmissionQueue::CheckAgainstSession(const Generation& g,
     }
   }
   const int64_t position = session == nullptr ? 0 : session->position();
+  if (session != nullptr &&
+      request.durability.value_or(session->durability) != session->durability) {
+    const bool durable = session->durability == Durability::kTurn;
+    return WithPosition(WithReason(absl::FailedPreconditionError(absl::StrCat(
+                                       "session \"", request.session.name, "\" has had durability ",
+                                       durable ? "turn" : "none",
+                                       " since it began, and keeps it; the request asks "
+                                       "for ",
+                                       durable ? "none" : "turn")),
+                                   kReasonDurability),
+                        position);
+  }
   if (request.expected_position.has_value() && *request.expected_position != position) {
     return WithPosition(
         WithReason(absl::AbortedError(absl::StrCat("the session stands at position ", position,

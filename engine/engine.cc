@@ -33,8 +33,8 @@ uint64_t RandomSeed() {
   return uint64_t{device()} << 32 | device();
 }
 
-// What a stored session must agree in: weights, the keys of the configuration that count, and the
-// vocabulary, which its tokens are of.
+// SessionRecord::model: what a stored session must agree in. Weights, the keys of the configuration
+// that count, and the vocabulary, which its tokens are of.
 uint64_t ModelIdentity(const Model& model, const Tokenizer* tokenizer) {
   uint64_t identity = model.info().fingerprint;
   if (tokenizer == nullptr) return identity;
@@ -90,11 +90,17 @@ class LoopEngine final : public Engine {
     }
     if (storage_.store != nullptr) {
       const uint64_t model = ModelIdentity(*model_, tokenizer_.get());
-      const int64_t others = storage_.store->SessionsOfOtherModels(model);
-      if (others > 0) {
-        LOG(WARNING) << others << " stored sessions are of other models than this one, whose "
-                     << "fingerprint is " << absl::StrCat(absl::Hex(model, absl::kZeroPad16))
-                     << ": they stay as they are, and requests for them are refused";
+      const SessionTotals totals = storage_.store->TotalsFor(model);
+      LogFields("stored_sessions")
+          .Add("model", model_->info().name)
+          .Add("identity", absl::StrCat(absl::Hex(model, absl::kZeroPad16)))
+          .Add("sessions", totals.all)
+          .Add("lost", totals.lost)
+          .Add("of_other_models", totals.of_other_models)
+          .Write(LogSeverity::kInfo);
+      if (totals.of_other_models > 0) {
+        LOG(WARNING) << totals.of_other_models << " stored sessions are of other models than this "
+                     << "one: they stay as they are, and requests for them are refused";
       }
       const SlabIdentity identity = {
           .model = model,

@@ -187,7 +187,7 @@ class Engine {
   virtual int64_t decode_graph_nodes(int rows) const = 0;
   // Not OK after a device error: the process should report not serving and exit.
   virtual absl::Status health() const = 0;
-  // The last error of the store's: sessions cannot be changed until it is OK again. OK without one.
+  // All that is wrong with the store (SessionLog::health). OK without one.
   virtual absl::Status store_health() const = 0;
   // Null without a store.
   virtual const SessionStore* store() const = 0;

@@ -76,6 +76,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                      *parts_.store, parts_.clock, parts_.stats,
                      SessionLog::Options{.tokenizer = parts_.tokenizer,
                                          .model = parts_.model_id,
+                                         .model_name = parts_.model.info().name,
                                          .arithmetic = ArithmeticOf(parts_.pool.backend(),
                                                                     parts_.model.state_layout()),
                                          .engram_capacity = parts_.model.info().engrams,

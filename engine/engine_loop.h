@@ -66,7 +66,7 @@ struct EngineParts {
   HostStates* prefixes = nullptr;     // null: no beginnings of prompts are kept
   SessionStore* store = nullptr;      // null: sessions end with the loop
   StoredStates* states = nullptr;     // of the store's; null as well
-  uint64_t model_id = 0;              // SessionRecord::model
+  uint64_t model_id = 0;              // SessionRecord::model: what stored sessions agree in
   RoutingCounter* routing = nullptr;  // null: the model has no router, or nobody counts
   StreamNotifier* notifier;           // null: callbacks run on the loop's thread
   EngineStats& stats;

@@ -226,7 +226,7 @@ struct EngineStats {
   std::array<Counter, 6> finished;                   // admitted requests by FinishReason
   // Requests that were never admitted, by absl::StatusCode and by RejectReasons(). Reject() counts.
   std::array<Counter, 17> rejected;
-  std::array<Counter, 21> rejected_reason;
+  std::array<Counter, 22> rejected_reason;
   Counter replayed;  // answered from the record of an idempotency key
 
   // Sessions.
@@ -262,7 +262,10 @@ struct EngineStats {
   Gauge slabs_total;
   Gauge sessions;         // named ones
   Gauge sessions_parked;  // of those
-  Gauge sessions_stored;  // that the store alone has, lost ones, too: beside those of `sessions`
+  // That the store alone has, beside those of `sessions`: that can go on here, that cannot.
+  Gauge sessions_stored;
+  Gauge sessions_lost;
+  Gauge sessions_of_other_models;
   Gauge host_bytes_used;  // memory of the host for those that are parked
   Gauge host_bytes_total;
 

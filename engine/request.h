@@ -266,12 +266,13 @@ struct TokenEvent {
 
 // Where the state of a session is.
 enum class Residence : uint8_t {
-  kResident,  // in a slab
-  kLeaving,   // in its slab, on its way to the host
-  kParked,    // in memory of the host: it has no slab
-  kComing,    // with the host or in the store, on its way to its slab
-  kStored,    // in the store: it has no slab
-  kLost,      // nowhere any more; that it existed is known
+  kResident,    // in a slab
+  kLeaving,     // in its slab, on its way to the host
+  kParked,      // in memory of the host: it has no slab
+  kComing,      // with the host or in the store, on its way to its slab
+  kStored,      // in the store: it has no slab
+  kLost,        // nowhere any more; that it existed is known
+  kOtherModel,  // in the store, and of no use to this model
 };
 
 // How a session is to begin.
@@ -292,8 +293,8 @@ struct SessionInfo {
   bool busy = false;
   absl::Time created;
   absl::Time last_used;
-  absl::Duration ttl;  // idle time after which it is deleted; infinite: never
-  int64_t state_bytes = 0;
+  absl::Duration ttl;       // idle time after which it is deleted; infinite: never
+  int64_t state_bytes = 0;  // 0: lost, or another model's
   Residence residence = Residence::kResident;
   // Unset: there is no store, and sessions end with the server.
   std::optional<Durability> durability;

@@ -30,6 +30,10 @@ absl::StatusOr<std::string> SessionNameOrRandom(absl::string_view field, const s
   return name;
 }
 
+int64_t MaxContext(const SessionInfo& session, const Engine& engine) {
+  return session.residence == Residence::kOtherModel ? 0 : engine.model_info().max_context;
+}
+
 bool ContextFull(const SessionInfo& session, int64_t max_context) {
   return max_context > 0 && session.position - (session.has_pending_token ? 1 : 0) >= max_context;
 }

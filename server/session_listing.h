@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/engine.h"
 #include "engine/request.h"
 
 namespace mneme {
@@ -22,6 +23,9 @@ absl::StatusOr<size_t> PageSize(int32_t asked);
 // with `field`, for one that no session may have.
 absl::StatusOr<std::string> SessionNameOrRandom(absl::string_view field, const std::string& name,
                                                 absl::string_view kind = "session");
+
+// ModelInfo::max_context; 0 of a session of another model, of which nobody here knows.
+int64_t MaxContext(const SessionInfo& session, const Engine& engine);
 
 // Whether it was fed as many tokens as it can be, of ModelInfo::max_context.
 bool ContextFull(const SessionInfo& session, int64_t max_context);

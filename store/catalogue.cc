@@ -41,6 +41,8 @@ absl::string_view KindName(RowKind kind) {
       return "doubt";
     case RowKind::kCommits:
       return "number of commits";
+    case RowKind::kModel:
+      return "name of model";
   }
   return "row of unknown kind";
 }

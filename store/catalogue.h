@@ -44,6 +44,7 @@ enum class RowKind {
   kRequestSession = 6,  // 0, RequestKey; which session has the request
   kDoubt = 7,           // 0; whether rows of sessions were lost, so that names are unknown
   kCommits = 8,         // 0; how many transactions with changes there were, this one included
+  kModel = 9,           // 0, SessionRecord::model; what that model is called
 };
 
 struct RowKey {

@@ -30,6 +30,7 @@ void StagedCommit::Add(StagedCommit&& other) {
   append(snapshots_damaged, other.snapshots_damaged);
   append(requests_added, other.requests_added);
   append(requests_dropped, other.requests_dropped);
+  append(models, other.models);
   erase |= other.erase;
   erase_later |= other.erase_later;
   turns += other.turns;
@@ -157,6 +158,12 @@ absl::Status ChangeApplier::CheckBytes(const SessionRecord& session, int64_t mor
 }
 
 // --- Changes ---
+
+absl::Status ChangeApplier::Do(const NameModel& change) {
+  staged_.models.emplace_back(change.model, change.name);
+  return catalogue_.Put({RowKind::kModel, 0, NumberKey(change.model)},
+                        std::move(RecordWriter().Bytes(change.name)));
+}
 
 absl::Status ChangeApplier::Do(const CreateSession& change) {
   MNEME_RETURN_IF_ERROR(CheckNew(change.session));

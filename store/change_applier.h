@@ -27,6 +27,7 @@ struct StagedCommit {
   std::vector<uint64_t> snapshots_damaged;
   std::vector<RowKey> requests_added;  // rows of kRequest
   std::vector<RowKey> requests_dropped;
+  std::vector<std::pair<uint64_t, std::string>> models;  // and their names
   bool erase = false;        // what was deleted, before this is acknowledged
   bool erase_later = false;  // what gave way to something newer
   int64_t turns = 0;
@@ -76,6 +77,7 @@ class ChangeApplier {
   absl::Status Do(const AddSnapshot& change);
   absl::Status Do(const DropDamagedSnapshot& change);
   absl::Status Do(const DeleteSession& change);
+  absl::Status Do(const NameModel& change);
 
   // apply_rewind.cc
   absl::Status Do(const AddCheckpoint& change);

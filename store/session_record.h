@@ -38,7 +38,7 @@ struct SessionRecord {
   // Of a session that is not durable: whether its newest snapshot is all of it. Without that, such
   // a session is lost when the process ends.
   bool parked = false;
-  uint64_t model = 0;  // fingerprint
+  uint64_t model = 0;  // its identity: the engine's, who goes on with no other
   absl::Time created;
   absl::Time last_used;
   absl::Duration ttl = absl::InfiniteDuration();

@@ -17,6 +17,8 @@ absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Open(FileSystem& fil
                                                                  StoreReport& report) {
   std::unique_ptr<SessionStore> store(new SessionStore(files, std::move(folder), options));
   MNEME_RETURN_IF_ERROR(store->Start(report));
+  MNEME_RETURN_IF_ERROR(store->LoadModelNames());
+  store->Note(report, /*opening=*/true);
   store->thread_ = std::thread([self = store.get()] { self->Run(); });
   return store;
 }
@@ -212,11 +214,43 @@ int64_t SessionStore::sessions() const {
   return static_cast<int64_t>(sessions_.size());
 }
 
-int64_t SessionStore::SessionsOfOtherModels(uint64_t model) const {
+SessionTotals SessionStore::TotalsFor(uint64_t model) const {
   absl::MutexLock lock(&mu_);
-  return std::count_if(sessions_.begin(), sessions_.end(), [model](const auto& one) {
-    return one.second->model != model && one.second->status == SessionStatus::kLive;
-  });
+  const auto all = static_cast<int64_t>(sessions_.size());
+  const auto own = live_.find(model);
+  return {.all = all,
+          .lost = lost_,
+          .of_other_models = all - lost_ - (own == live_.end() ? 0 : own->second)};
+}
+
+std::string SessionStore::NameOfModel(uint64_t model) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = models_.find(model);
+  return found == models_.end() ? "" : found->second;
+}
+
+absl::Status SessionStore::LoadModelNames() {
+  absl::MutexLock disk(&disk_mu_);
+  const absl::Status read = Noted(catalogue_->ScanAll(
+      RowKind::kModel, [this](const RowKey& row, RecordReader values) -> absl::StatusOr<bool> {
+        absl::MutexLock lock(&mu_);
+        models_[NumberOf(row.key)] = std::string(values.Bytes());
+        return true;
+      }));
+  return absl::IsDataLoss(read) ? absl::OkStatus() : read;  // nothing depends on them
+}
+
+void SessionStore::Note(const StoreReport& report, bool opening) {
+  absl::MutexLock lock(&mu_);
+  if (report.damage.empty() && report.fallen_back.empty()) return;
+  if (opening && !report.set_aside.empty()) ++stats_.written_anew;
+  // Where no row is, none is damaged.
+  stats_.damaged += std::max<int64_t>(1, static_cast<int64_t>(report.damage.size()));
+  stats_.fallen_back += static_cast<int64_t>(report.fallen_back.size());
+  // One that is not durable is lost with its process, whatever the disk has kept.
+  stats_.lost += std::count_if(
+      report.lost.begin(), report.lost.end(),
+      [](const SessionRecord& session) { return session.durability == Durability::kTurn; });
 }
 
 std::string SessionStore::SnapshotPath(uint64_t snapshot) const {
@@ -233,6 +267,7 @@ StoreStats SessionStore::stats() const {
   absl::MutexLock lock(&mu_);
   StoreStats stats = stats_;
   stats.queued = static_cast<int64_t>(queue_.size());
+  stats.names_in_doubt = names_in_doubt_;
   return stats;
 }
 

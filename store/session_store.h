@@ -78,11 +78,24 @@ struct StoreStats {
   int64_t log_bytes = 0;  // of turns, written
   int64_t written_anew = 0;
   int64_t queued = 0;  // batches, now
+  // Since the store was opened, that included: rows and files that were damaged or missing, and
+  // sessions that went back to an earlier position, or were lost, for it.
+  int64_t damaged = 0;
+  int64_t fallen_back = 0;
+  int64_t lost = 0;
+  bool names_in_doubt = false;  // SessionStore::names_in_doubt
   // Commits by how long they took, the sync included: bucket i has those of at most 2^i µs, the
   // last one all others.
   std::array<int64_t, 24> commit_time = {};
   absl::Duration commit_time_sum;
   absl::Status last_error;  // of the disk; OK again after the next commit
+};
+
+// Sessions by whether a server of one model can go on with them.
+struct SessionTotals {
+  int64_t all = 0;
+  int64_t lost = 0;
+  int64_t of_other_models = 0;  // and not lost
 };
 
 // All methods may be called from any thread. Submit, Find, List and stats do not wait for the disk;
@@ -145,8 +158,10 @@ class SessionStore final : private CommittedSessions {
   absl::Status TrustNames();
   // All of them, and those of an owner.
   int64_t sessions() const;
-  int64_t SessionsOfOtherModels(uint64_t model) const;
+  SessionTotals TotalsFor(uint64_t model) const;
   OwnerUsage UsageOf(const std::string& owner) const override;
+  // NameModel; empty where nobody said.
+  std::string NameOfModel(uint64_t model) const;
 
   // --- What is read from the disk ---
 
@@ -163,6 +178,7 @@ class SessionStore final : private CommittedSessions {
   // Where the file of a snapshot is, or has to be written before AddSnapshot.
   std::string SnapshotPath(uint64_t snapshot) const;
   // RESOURCE_EXHAUSTED where a file of so many bytes would take of what is kept for deletions.
+  // UNAVAILABLE: the folder is gone, or nobody knows.
   absl::Status CheckRoom(int64_t bytes) const;
 
   StoreStats stats() const;
@@ -199,6 +215,9 @@ class SessionStore final : private CommittedSessions {
   absl::Status DropBeyond(const SessionRecord& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status LoadRequests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status SweepSlabs(StoreReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::Status LoadModelNames() ABSL_LOCKS_EXCLUDED(disk_mu_);
+  // Keeps what stats() says of it.
+  void Note(const StoreReport& report, bool opening) ABSL_LOCKS_EXCLUDED(mu_);
 
   // store_commit.cc: the store's thread.
   void Run();
@@ -247,6 +266,9 @@ class SessionStore final : private CommittedSessions {
       ABSL_GUARDED_BY(mu_);
   absl::btree_set<const SessionRecord*, NameOrder> by_name_ ABSL_GUARDED_BY(mu_);  // of sessions_
   absl::flat_hash_map<std::string, OwnerUsage> usage_ ABSL_GUARDED_BY(mu_);        // by owner
+  int64_t lost_ ABSL_GUARDED_BY(mu_) = 0;                                          // of sessions_
+  absl::flat_hash_map<uint64_t, int64_t> live_ ABSL_GUARDED_BY(mu_);  // of sessions_, by model
+  absl::flat_hash_map<uint64_t, std::string> models_ ABSL_GUARDED_BY(mu_);  // names of models
   // Keys of rows of kRequest; of some that are gone, too.
   absl::flat_hash_set<std::string> request_keys_ ABSL_GUARDED_BY(mu_);
   StoreStats stats_ ABSL_GUARDED_BY(mu_);

@@ -327,7 +327,7 @@ absl::Status SlabReader::CheckIdentity(const SlabIdentity& expected) const {
         absl::StrCat("snapshot ", path_, ": is of ", what, " ", absl::Hex(found, absl::kZeroPad16),
                      ", this server's is ", absl::Hex(wanted, absl::kZeroPad16)));
   };
-  MNEME_RETURN_IF_ERROR(check("model", head_.identity.model, expected.model));
+  MNEME_RETURN_IF_ERROR(check("model identity", head_.identity.model, expected.model));
   MNEME_RETURN_IF_ERROR(check("state format", head_.identity.state_format, expected.state_format));
   return check("adapter", head_.identity.adapter, expected.adapter);
 }

@@ -102,9 +102,14 @@ struct ForkSession {
 struct DeleteSession {
   uint64_t session = 0;
 };
+// What a model is called, for messages to those who serve another one.
+struct NameModel {
+  uint64_t model = 0;  // SessionRecord::model
+  std::string name;
+};
 using Change = std::variant<CreateSession, AddTurn, ChangeSession, AddSnapshot, DropDamagedSnapshot,
                             AddCheckpoint, DropCheckpoint, RewindSession, CutSession, ForgetPast,
-                            ForkSession, DeleteSession>;
+                            ForkSession, DeleteSession, NameModel>;
 
 // 0: no limit, where not said otherwise.
 struct StoreLimits {

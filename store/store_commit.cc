@@ -32,6 +32,12 @@ std::optional<uint64_t> AddedSnapshot(const Change& change) {
   return forget->snapshot->id;
 }
 
+// Whatever a file operation found that nobody who submits a batch can do anything about.
+absl::Status AsDisksError(absl::Status status) {
+  if (status.ok() || absl::IsResourceExhausted(status) || absl::IsDataLoss(status)) return status;
+  return absl::UnavailableError(status.message());
+}
+
 }  // namespace
 
 void SessionStore::Run() {
@@ -80,8 +86,12 @@ void SessionStore::CommitBatches(std::vector<Batch> batches) {
     StagedCommit group;
     absl::Status committed = Mend();
     const absl::Status room = CheckRoom(0);
-    if (committed.ok() && !OnlyErase(batches)) committed = room;
+    // What makes room needs none; where the folder is gone, nothing that is written counts.
+    if (committed.ok() && !(OnlyErase(batches) && absl::IsResourceExhausted(room))) {
+      committed = room;
+    }
     if (committed.ok()) committed = CommitOnce(batches, results, group);
+    committed = AsDisksError(std::move(committed));
     if (committed.ok()) {
       Publish(group);
       const absl::Status cleaned = Clean(group);
@@ -129,7 +139,9 @@ bool SessionStore::OnlyErase(const std::vector<Batch>& batches) {
 }
 
 absl::Status SessionStore::CheckRoom(int64_t bytes) const {
-  MNEME_ASSIGN_OR_RETURN(const int64_t free_bytes, files_.FreeBytes(folder_));
+  const absl::StatusOr<int64_t> found = files_.FreeBytes(folder_ + "/slabs");
+  if (!found.ok()) return AsDisksError(found.status());
+  const int64_t free_bytes = *found;
   if (free_bytes - bytes >= options_.reserved_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       folder_, ": ", free_bytes, " bytes are free on its disk, of which ", options_.reserved_bytes,
@@ -216,6 +228,8 @@ void SessionStore::Publish(StagedCommit& group) {
   absl::MutexLock lock(&mu_);
   if (request_keys_.size() > 2 * requests_.size() + 1024) NoteRequestKeys();
   for (auto& [id, session] : group.sessions) SetSession(id, std::move(session));
+  for (auto& [model, name] : group.models) models_[model] = std::move(name);
+  stats_.damaged += static_cast<int64_t>(group.snapshots_damaged.size());
   stats_.turns += group.turns;
   stats_.log_bytes += group.log_bytes;
 }
@@ -232,6 +246,7 @@ void SessionStore::SetSession(uint64_t id, std::optional<SessionRecord> session)
     usage.bytes += sign * (one.log_bytes + one.snapshot_bytes);
     usage.checkpoints += sign * one.checkpoints;
     if (usage.sessions == 0) usage_.erase(one.owner);
+    (one.status == SessionStatus::kLost ? lost_ : live_[one.model]) += sign;
   };
   const auto before = sessions_.find(id);
   if (before != sessions_.end()) {
@@ -300,6 +315,7 @@ absl::Status SessionStore::Mend() {
   StoreReport report;
   MNEME_RETURN_IF_ERROR(LoadSessions(damage, /*opening=*/false, report));
   damaged_ = false;
+  Note(report, /*opening=*/false);
   report.Log();
   return absl::OkStatus();
 }

@@ -129,6 +129,8 @@ absl::Status SessionStore::LoadSessions(const Catalogue::Damage& damage, bool op
   by_name_.clear();
   sessions_.clear();
   usage_.clear();
+  live_.clear();
+  lost_ = 0;
   sessions_.reserve(sessions.size());
   for (SessionRecord& session : sessions) {
     greatest = std::max(greatest, session.id);

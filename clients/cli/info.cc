@@ -86,6 +86,9 @@ void PrintWork(const v1::GetInfoResponse& info) {
   if (const int64_t most = info.limits().max_context(); most > 0) {
     absl::PrintF("context    %d tokens of a session at most\n", most);
   }
+  if (!now.session_store_error().empty()) {
+    absl::PrintF("store      %s\n", now.session_store_error());
+  }
   absl::PrintF(
       "requests   %d running, %d waiting; %d finished, %d cancelled, %d expired, %d failed, "
       "%d rejected\n",

@@ -96,12 +96,14 @@ void AddSessionFlags(FlagSet& flags, v1::GenerateRequest& request) {
   flags.Bool("remember", "On by default; --no-remember leaves the session as it is.",
              [=](bool value) { r->mutable_session()->set_remember(value); });
   AddReplaceLostFlag(flags, [=](bool value) { r->mutable_session()->set_replace_lost(value); });
-  flags.Choice("durability", {"turn", "none"},
-               "How the server stores the session: with each turn, or when it is put away.",
-               [=](const std::string& value) {
-                 r->mutable_session()->set_durability(value == "turn" ? v1::DURABILITY_TURN
-                                                                      : v1::DURABILITY_NONE);
-               });
+  flags.Choice(
+      "durability", {"turn", "none"},
+      "How the server stores the session, from its beginning: with each turn, or when it is "
+      "put away.",
+      [=](const std::string& value) {
+        r->mutable_session()->set_durability(value == "turn" ? v1::DURABILITY_TURN
+                                                             : v1::DURABILITY_NONE);
+      });
 }
 
 void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {

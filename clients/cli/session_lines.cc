@@ -19,6 +19,7 @@ std::string TtlText(const v1::Session& session) {
 
 // How many tokens the session can be fed, and whether it was.
 std::string RoomText(const v1::Session& session) {
+  if (session.residency() == v1::RESIDENCY_OTHER_MODEL) return "-";
   if (session.max_context() == 0) return "any";
   return absl::StrCat(session.max_context(), session.context_full() ? " (full)" : "");
 }
@@ -35,6 +36,8 @@ const char* Residency(v1::Residency residency) {
       return "store";
     case v1::RESIDENCY_LOST:
       return "lost";
+    case v1::RESIDENCY_OTHER_MODEL:
+      return "other model";
     default:
       return "device";
   }
@@ -44,7 +47,7 @@ const char* Residency(v1::Residency residency) {
 
 void PrintSessionHeader(bool owners) {
   if (owners) absl::PrintF("%-24s ", "OWNER");
-  absl::PrintF("%-32s %12s %14s %6s %10s %10s %6s  %s\n", "NAME", "TOKENS", "ROOM", "BUSY",
+  absl::PrintF("%-32s %12s %14s %6s %10s %10s %11s  %s\n", "NAME", "TOKENS", "ROOM", "BUSY",
                "EXPIRES", "BYTES", "WHERE", "LAST USED");
 }
 
@@ -55,7 +58,7 @@ void PrintSession(const v1::Session& session, bool json, bool owners) {
   }
   if (owners) absl::PrintF("%-24s ", session.owner());
   const absl::Time used = absl::FromUnixSeconds(session.last_use_time().seconds());
-  absl::PrintF("%-32s %12d %14s %6s %10s %10d %6s  %s\n", session.name(), session.position(),
+  absl::PrintF("%-32s %12d %14s %6s %10s %10d %11s  %s\n", session.name(), session.position(),
                RoomText(session), session.busy() ? "yes" : "no", TtlText(session),
                session.state_bytes(), Residency(session.residency()),
                absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()));

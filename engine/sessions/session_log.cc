@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/log.h"
@@ -134,10 +135,13 @@ absl::Status SessionLog::CheckRecord(const SessionRecord& record) const {
   const bool is_nowhere = record.durability == Durability::kNone && !record.parked;
   if (record.status == SessionStatus::kLost || is_nowhere) {
     return WithPosition(
-        Lost(record.name, absl::StrCat("was lost: it stood at position ", record.position(),
-                                       record.durability == Durability::kNone
-                                           ? ", and was not durable"
-                                           : ", and its snapshots or its log were damaged")),
+        Lost(record.name,
+             record.durability == Durability::kNone
+                 ? absl::StrCat("was lost: it was not durable; the position that the store noted "
+                                "last is ",
+                                record.position())
+                 : absl::StrCat("was lost: it stood at position ", record.position(),
+                                ", and its snapshots or its log were damaged")),
         record.position());
   }
   const absl::StatusOr<LoggedFacts> facts = LoggedFacts::Decode(record.facts);
@@ -149,11 +153,12 @@ absl::Status SessionLog::CheckRecord(const SessionRecord& record) const {
   }
   if (record.model != options_.model) {
     return WithPosition(
-        WithReason(absl::FailedPreconditionError(absl::StrCat(
-                       "session \"", record.name, "\" is stored for a model with fingerprint ",
-                       absl::Hex(record.model, absl::kZeroPad16), ", this one's is ",
-                       absl::Hex(options_.model, absl::kZeroPad16))),
-                   kReasonOtherModel),
+        WithReason(
+            absl::FailedPreconditionError(absl::StrCat(
+                "session \"", record.name, "\" is of ",
+                Described(record.model, store_.NameOfModel(record.model)), ", and this server has ",
+                Described(options_.model, options_.model_name), ": it is left alone")),
+            kReasonOtherModel),
         record.position());
   }
   if (facts->evictions > 0 || facts->may_have_evicted) {
@@ -183,6 +188,13 @@ absl::Status SessionLog::CheckCapacity(const SessionRecord& record, absl::string
       record.position());
 }
 
+std::string SessionLog::Described(uint64_t model, absl::string_view name) const {
+  const std::string identity = absl::StrCat(absl::Hex(model, absl::kZeroPad16));
+  return name.empty()
+             ? absl::StrCat("a model whose name is not known, of identity ", identity)
+             : absl::StrCat("model \"", absl::CHexEscape(name), "\", of identity ", identity);
+}
+
 absl::Status SessionLog::CheckBeginning(const SessionKey& key, bool replaces_lost) const {
   const std::optional<SessionRecord> record = Find(key);
   if (record.has_value()) {
@@ -191,7 +203,8 @@ absl::Status SessionLog::CheckBeginning(const SessionKey& key, bool replaces_los
   }
   if (!replaces_lost && store_.names_in_doubt()) {
     return Lost(key.name,
-                "may have existed: the session store was damaged, and does not know all names");
+                "may have existed: the session store was damaged, and does not know all names, "
+                "until the server is started once with --trust-session-names");
   }
   return absl::OkStatus();
 }
@@ -237,6 +250,10 @@ SessionRecord SessionLog::NewRecord(const Session& session) const {
 void SessionLog::AppendBeginning(const Session& session, std::vector<Change>& changes) const {
   const std::optional<SessionRecord> before = Find(session.key);
   if (before.has_value()) changes.push_back(DeleteSession{before->id});
+  const std::string& name = options_.model_name;
+  if (!name.empty() && store_.NameOfModel(options_.model) != name) {
+    changes.push_back(NameModel{options_.model, name});
+  }
 }
 
 void SessionLog::Create(Session& session, Done done) {
@@ -270,9 +287,11 @@ void SessionLog::Delete(int64_t id, Done done) {
 
 void SessionLog::AddTurn(Session& session, FedTurn turn, std::optional<RequestRecord> request,
                          Done done) {
+  const bool begins = !session.logged;
   std::vector<Change> changes =
       ChangesOf(session, std::move(turn), std::move(request), /*imported_as=*/0);
-  if (session.durability == Durability::kTurn) {
+  // Whoever has seen a name is told if it is lost, however soon.
+  if (session.durability == Durability::kTurn || begins) {
     return Submit(std::move(changes), ExpectCounted(std::move(done)), /*may_wait=*/false);
   }
   Submit(std::move(changes), Expect([this, id = session.id](const absl::Status& status) {
@@ -359,6 +378,36 @@ std::vector<Change> SessionLog::ChangesOf(Session& session, FedTurn turn,
   changes.push_back(std::move(add));
   changes.push_back(ChangeSession{.session = id, .ttl = session.ttl});
   return changes;
+}
+
+absl::Status SessionLog::health() const {
+  const StoreStats stats = store_.stats();
+  absl::Status health = stats.last_error;
+  const auto add = [&health](absl::StatusCode code, absl::string_view fault) {
+    health = health.ok() ? absl::Status(code, fault)
+                         : absl::Status(health.code(), absl::StrCat(health.message(), "; ", fault));
+  };
+  if (options_.states != nullptr) {
+    const absl::Status snapshots = options_.states->health();
+    if (!snapshots.ok()) {
+      add(snapshots.code(), absl::StrCat("snapshots of sessions are not written (until one is, "
+                                         "this stays): ",
+                                         snapshots.message()));
+    }
+  }
+  if (stats.names_in_doubt) {
+    add(absl::StatusCode::kDataLoss,
+        "names of sessions were lost, so that requests for names that are not known are refused "
+        "(SESSION_LOST), until the server is started once with --trust-session-names");
+  }
+  if (stats.damaged > 0) {
+    add(absl::StatusCode::kDataLoss,
+        absl::StrCat("damage was found since the server started, which the log names: ",
+                     stats.damaged, " rows or files, ", stats.fallen_back,
+                     " sessions that went back to an earlier position, ", stats.lost,
+                     " that are lost (a start that finds none ends this)"));
+  }
+  return health;
 }
 
 SessionLog::Done SessionLog::Expect(Done done, bool may_refuse) {

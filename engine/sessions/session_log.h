@@ -68,6 +68,7 @@ class SessionLog {
   struct Options {
     const Tokenizer* tokenizer = nullptr;            // ConversationDigest::Add
     uint64_t model = 0;                              // SessionRecord::model
+    std::string model_name;                          // NameModel; may be empty
     uint64_t arithmetic = 0;                         // LoggedFacts::arithmetic
     int engram_capacity = 0;                         // likewise
     Durability durability = Durability::kTurn;       // where nobody says
@@ -114,7 +115,8 @@ class SessionLog {
   void Fork(const Session& parent, Session& child, Done done);
   void Delete(int64_t id, Done done);
   // Begins the session, too, where the log does not have it yet. Of one that is not durable only
-  // where it stands is told, when there is time for it, and `done` is called at once.
+  // where it stands is told: with its name, and then when there is time for it, where `done` is
+  // called at once.
   void AddTurn(Session& session, FedTurn turn, std::optional<RequestRecord> request, Done done);
   // Tells again where an idle one that is not durable stands, if the store could not be told.
   void CatchUp(Session& session);
@@ -146,13 +148,16 @@ class SessionLog {
   // Waits until Settle() has something to do; there is something on its way.
   void Await();
   int pending() const { return pending_; }
-  // The last error of the disk's; OK again when a later change was durable.
-  absl::Status health() const { return store_.stats().last_error; }
+  // All that is wrong with the store: the last error of the disk's, until a later change was
+  // durable; snapshots that are not written, until one is; names in doubt, until they are trusted;
+  // what was found to be damaged since the store was opened.
+  absl::Status health() const;
 
  private:
   struct Inbox;
   SessionRecord NewRecord(const Session& session) const;
-  // What has to go before a session of that name begins.
+  std::string Described(uint64_t model, absl::string_view name) const;
+  // What has to go before a session of that name begins, and what has to be there.
   void AppendBeginning(const Session& session, std::vector<Change>& changes) const;
   std::vector<Change> ChangesOf(Session& session, FedTurn turn,
                                 std::optional<RequestRecord> request, uint64_t imported_as);

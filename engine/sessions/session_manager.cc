@@ -27,6 +27,7 @@ SessionManager::SessionManager(StatePool& pool, Clock& clock, EngineStats& stats
       options_(std::move(options)),
       parking_(pool, options_.host, options_.states, clock, stats, options_.wake) {
   stats_.slabs_total.Set(pool_.slots());
+  PublishGauges();
 }
 
 void SessionManager::Claim(const SessionKey& key) {
@@ -163,11 +164,19 @@ absl::Status SessionManager::CheckOwnerLimit(const std::string& owner) const {
     sessions = std::max(sessions, options_.log->store().UsageOf(owner).sessions);
   }
   if (limit <= 0 || sessions < limit) return absl::OkStatus();
-  return WithRetryAfter(WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                                       "this key has ", sessions, " sessions, and may have ", limit,
-                                       "; delete one, or wait until an idle one expires")),
-                                   kReasonSessionLimit),
-                        std::clamp(NextExpiry() - Now(), kMinRetry, kMaxRetry));
+  // Stored sessions do not expire; they may be deleted for their age.
+  const bool expires = options_.log == nullptr;
+  const bool grows_old = !expires && options_.retention != absl::InfiniteDuration();
+  const absl::Status full =
+      WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                     "this key has ", sessions, " sessions, and may have ", limit, "; delete one",
+                     expires     ? ", or wait until an idle one expires"
+                     : grows_old ? ", or wait until one that nobody uses is deleted for its age "
+                                   "(--session-retention)"
+                                 : "")),
+                 kReasonSessionLimit);
+  return WithRetryAfter(
+      full, expires ? std::clamp(NextExpiry() - Now(), kMinRetry, kMaxRetry) : kMaxRetry);
 }
 
 std::string SessionManager::WhyNotParked() const {
@@ -373,16 +382,22 @@ SessionsHere SessionManager::ListHere(const std::optional<std::string>& owner,
   return here;
 }
 
+Residence SessionManager::ResidenceOf(const SessionRecord& record) const {
+  const absl::Status status = options_.log->CheckRecord(record);
+  if (status.ok()) return Residence::kStored;
+  return absl::IsDataLoss(status) ? Residence::kLost : Residence::kOtherModel;
+}
+
 SessionInfo SessionManager::Describe(const SessionRecord& record) const {
+  const Residence residence = ResidenceOf(record);
   return {.key = {record.owner, record.name},
           .position = record.position(),
           .has_pending_token = record.pending_token.has_value(),
           .created = record.created,
           .last_used = record.last_used,
           .ttl = record.ttl,
-          .state_bytes = pool_.slab_bytes(),
-          .residence = absl::IsDataLoss(options_.log->CheckRecord(record)) ? Residence::kLost
-                                                                           : Residence::kStored,
+          .state_bytes = residence == Residence::kStored ? pool_.slab_bytes() : 0,
+          .residence = residence,
           .durability = record.durability};
 }
 
@@ -402,8 +417,11 @@ SessionInfo SessionManager::Describe(const Session& session) const {
 
 void SessionManager::PublishGauges() {
   if (options_.log != nullptr) {
-    const int64_t elsewhere = options_.log->store().sessions() - table_.size();
+    const SessionTotals totals = options_.log->store().TotalsFor(options_.log->options().model);
+    const int64_t elsewhere = totals.all - totals.lost - totals.of_other_models - table_.size();
     stats_.sessions_stored.Set(std::max<int64_t>(0, elsewhere));
+    stats_.sessions_lost.Set(totals.lost);
+    stats_.sessions_of_other_models.Set(totals.of_other_models);
   }
   stats_.slabs_used.Set(pool_.used_slots());
   stats_.slabs_ephemeral.Set(ephemeral_slabs_);

@@ -215,6 +215,8 @@ class SessionManager {
   void DeleteOld();
   void NoteDate();
   void PublishLag();
+  // Of a record that the store alone has.
+  Residence ResidenceOf(const SessionRecord& record) const;
   // session_rewind.cc
   absl::StatusOr<Session*> FindLogged(const SessionKey& key);
   absl::Status CheckStore() const;

@@ -94,6 +94,8 @@ void SessionManager::DeleteOld() {
     const Session* session = Find(key);
     if ((session == nullptr ? record.last_used : session->last_used) > oldest) continue;
     if (IsClaimed(key)) continue;
+    // Those of another model are for who serves that to delete, or for their owner.
+    if (record.model != options_.log->options().model) continue;
     LogFields("session_deleted")
         .Add("owner", key.owner)
         .Add("session", key.name)

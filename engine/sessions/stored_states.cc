@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "engine/status_payload.h"
 #include "models/state_bytes.h"
+#include "store/owner_limit.h"
 #include "store/record.h"
 
 namespace mneme {
@@ -181,6 +182,11 @@ void StoredStates::WriteAlone(const Session& session, const std::byte* slab, uin
   Begin(std::move(job));
 }
 
+absl::Status StoredStates::health() const {
+  absl::MutexLock lock(&mu_);
+  return unwritten_;
+}
+
 std::vector<StoredStates::Written> StoredStates::TakeWritten() { return std::exchange(told_, {}); }
 
 void StoredStates::Settle() {
@@ -230,6 +236,8 @@ void StoredStates::WriteFiles(Urgency urgency) {
     if (job.alone.has_value()) job.alone->done(status);
     job.status = status;
     absl::MutexLock lock(&mu_);
+    // What a key may have, and what was deleted meanwhile, says nothing about the disk.
+    if (!absl::IsNotFound(status) && !ExceededLimit(status).has_value()) unwritten_ = status;
     written_.push_back(std::move(job));
     Wake();
   }

@@ -100,6 +100,8 @@ class StoredStates {
   };
   std::vector<Written> TakeWritten();
   int writing() const { return static_cast<int>(writing_.size()); }
+  // Why the last snapshot was not written; OK: it was. By any thread.
+  absl::Status health() const;
 
   // --- From the store ---
 
@@ -212,6 +214,7 @@ class StoredStates {
   mutable absl::Mutex mu_;
   std::function<void()> wake_ ABSL_GUARDED_BY(mu_);
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status unwritten_ ABSL_GUARDED_BY(mu_);  // health()
   std::deque<WriteJob>& WritesOf(Urgency urgency) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return urgency == Urgency::kLazy ? lazy_writes_ : urgent_writes_;
   }

@@ -40,6 +40,8 @@ v1::Residency ToResidency(Residence residence) {
       return v1::RESIDENCY_STORE;
     case Residence::kLost:
       return v1::RESIDENCY_LOST;
+    case Residence::kOtherModel:
+      return v1::RESIDENCY_OTHER_MODEL;
     default:
       return v1::RESIDENCY_DEVICE;
   }
@@ -234,7 +236,7 @@ v1::Session ToSessionMessage(const SessionInfo& info, const Engine& engine) {
   FillTimestamp(info.last_used, *session.mutable_last_use_time());
   session.set_ttl_ms(TtlMs(info.ttl));
   session.set_state_bytes(info.state_bytes);
-  const int64_t max_context = engine.model_info().max_context;
+  const int64_t max_context = MaxContext(info, engine);
   session.set_max_context(max_context);
   session.set_context_full(ContextFull(info, max_context));
   session.set_residency(ToResidency(info.residence));

@@ -215,7 +215,9 @@ void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,
   out.Gauge("sessions", "Named sessions, by where their state is.")
       .Value(Now(stats.sessions) - Now(stats.sessions_parked), {{"residency", "device"}})
       .Value(Now(stats.sessions_parked), {{"residency", "host"}})
-      .Value(Now(stats.sessions_stored), {{"residency", "store"}});
+      .Value(Now(stats.sessions_stored), {{"residency", "store"}})
+      .Value(Now(stats.sessions_lost), {{"residency", "lost"}})
+      .Value(Now(stats.sessions_of_other_models), {{"residency", "other_model"}});
   out.Counter("sessions_created_total", "Named sessions begun.")
       .Value(Count(stats.sessions_created));
   static constexpr const char* kEnds[] = {"deleted", "expired", "spoilt", "unborn"};

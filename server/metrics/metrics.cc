@@ -116,6 +116,15 @@ void WriteStore(const SessionStore& store, MetricWriter& out) {
   out.Counter("session_store_written_anew_total",
               "Times that the store was written anew, after a failed sync or damage.")
       .Value(static_cast<double>(stats.written_anew));
+  out.Gauge("session_store_damaged",
+            "Rows and files of the session store found to be damaged or missing since the start.")
+      .Value(static_cast<double>(stats.damaged));
+  out.Gauge("session_store_fallen_back",
+            "Sessions that damage took back to an earlier position since the start.")
+      .Value(static_cast<double>(stats.fallen_back));
+  out.Gauge("session_store_names_in_doubt",
+            "1 while names that are not known are refused, as rows of sessions were lost.")
+      .Value(stats.names_in_doubt ? 1 : 0);
 }
 
 void WriteConnections(const ServerStats& stats, MetricWriter& out) {

@@ -196,9 +196,8 @@ void OpenAiService::Health(const std::shared_ptr<HttpCall>& call) {
   Json health = {{"status", "ok"}};
   const absl::StatusOr<Engine*> engine = engine_.Get();
   // Whatever has no stored session works all the same.
-  if (engine.ok() && !(*engine)->store_health().ok()) {
-    health["session_store"] = (*engine)->store_health().message();
-  }
+  const absl::Status store = engine.ok() ? (*engine)->store_health() : absl::OkStatus();
+  if (!store.ok()) health = {{"status", "degraded"}, {"session_store", store.message()}};
   call->Send(JsonResponse(health));
 }
 

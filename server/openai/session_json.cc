@@ -16,6 +16,8 @@ const char* ResidencyName(Residence residence) {
       return "store";
     case Residence::kLost:
       return "lost";
+    case Residence::kOtherModel:
+      return "other_model";
     default:
       return "device";
   }
@@ -24,7 +26,7 @@ const char* ResidencyName(Residence residence) {
 }  // namespace
 
 Json SessionJson(const SessionInfo& info, const Engine& engine) {
-  const int64_t max_context = engine.model_info().max_context;
+  const int64_t max_context = MaxContext(info, engine);
   return {{"id", info.key.name},
           {"object", "session"},
           {"position", info.position},

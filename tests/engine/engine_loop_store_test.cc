@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/engine_loop.h"
 #include "engine/status_payload.h"
@@ -22,6 +23,7 @@ namespace mneme {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(EngineLoopStoreTest, ASessionGoesOnAfterAPowerLossAsIfNothingHadHappened) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -262,10 +264,13 @@ TEST(EngineLoopStoreTest, SnapshotsLeaveWhatIsKeptForDeletions) {
   server->TurnUntilStored();
   EXPECT_EQ(server.snapshots(), 0);
   EXPECT_EQ(server->stats.snapshot_failures.value(), 1);
+  EXPECT_THAT(std::string(server->loop->store_health().message()), HasSubstr("snapshots"));
   server.failing_->set_free_bytes(int64_t{1} << 40);
+  EXPECT_FALSE(server->loop->store_health().ok()) << "until one is written";
   EXPECT_EQ(server->Generate(Greedy({2}, 2, "s")).status(), absl::OkStatus());
   server->TurnUntilStored();
   EXPECT_EQ(server.snapshots(), 1);
+  EXPECT_EQ(server->loop->store_health(), absl::OkStatus());
 }
 
 TEST(EngineLoopStoreTest, WhatWasNotDurableIsLostAloud) {
@@ -289,6 +294,111 @@ TEST(EngineLoopStoreTest, WhatWasNotDurableIsLostAloud) {
   anew.replaces_lost = true;
   EXPECT_EQ(server->Generate(anew).tokens.at(0), Alone({{2}}, 2));
   EXPECT_EQ(server->Generate(Greedy({2}, 2, "kept")).tokens.at(0), Alone({{1}, {2}}, 2));
+}
+
+TEST(EngineLoopStoreTest, ANameIsOnTheDiskBeforeItsFirstAnswerEnds) {
+  HarnessOptions options = Options();
+  options.engine.durability = Durability::kNone;
+  options.store.lazy = absl::Hours(1);  // whatever can wait does
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    Server server(options);
+    ASSERT_EQ(server->Generate(Greedy({1}, 2, "s")).status(), absl::OkStatus());
+    int changes = 0;
+    server.disk().before_change = [&] { ++changes; };
+    EXPECT_EQ(server->Generate(Greedy({2}, 2, "s")).last.session_position, 6);
+    EXPECT_EQ(changes, 0) << "a name that is known costs nothing";
+    server.disk().before_change = nullptr;
+    server.LosePower(seed);
+    const absl::Status refused = server->Generate(Greedy({3}, 2, "s")).status();
+    EXPECT_EQ(ReasonOf(refused), kReasonSessionLost);
+    EXPECT_EQ(PositionOf(refused), 3);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("noted last is 3"))
+        << "it stood at another, which nobody knows";
+  }
+}
+
+TEST(EngineLoopStoreTest, ANameThatCannotBeStoredIsNotBegun) {
+  HarnessOptions options = Options();
+  options.engine.durability = Durability::kNone;
+  Server server(options);
+  ASSERT_EQ(server->Generate(Greedy({1}, 2, "known")).status(), absl::OkStatus());
+  server.failing_->set_free_bytes(0);
+  EXPECT_EQ(ReasonOf(server->Generate(Greedy({1}, 2, "new")).status()), kReasonNotDurable);
+  EXPECT_TRUE(absl::IsNotFound(server->loop->GetSession(Key("new")).status()));
+  EXPECT_EQ(server->Generate(Greedy({2}, 2, "known")).tokens.at(0), Alone({{1}, {2}}, 2));
+  server.failing_->set_free_bytes(int64_t{1} << 40);
+  EXPECT_EQ(server->Generate(Greedy({2}, 2, "new")).tokens.at(0), Alone({{2}}, 2));
+  EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
+}
+
+TEST(EngineLoopStoreTest, ASessionKeepsTheDurabilityThatItBeganWith) {
+  Server server(Options());
+  for (const Durability own : {Durability::kNone, Durability::kTurn}) {
+    const bool durable = own == Durability::kTurn;
+    Request request = Greedy({1}, 2, durable ? "durable" : "not");
+    request.durability = own;
+    ASSERT_EQ(server->Generate(request).status(), absl::OkStatus());
+    request.durability = durable ? Durability::kNone : Durability::kTurn;
+    const absl::Status refused = server->Generate(request).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_EQ(ReasonOf(refused), kReasonDurability);
+    EXPECT_EQ(PositionOf(refused), 3);
+    request.durability = own;
+    EXPECT_EQ(server->Generate(request).tokens.at(0), Alone({{1}, {1}}, 2)) << "it was not fed";
+    request.durability.reset();
+    EXPECT_EQ(server->Generate(request).status(), absl::OkStatus());
+  }
+}
+
+// Deletions and going back make room, and so need none; but they need a disk.
+TEST(EngineLoopStoreTest, AFolderThatIsGoneIsUnavailableWhateverIsAsked) {
+  Server server(Options());
+  ASSERT_EQ(server->Generate(Greedy({1}, 2, "s")).status(), absl::OkStatus());
+  server->TurnUntilStored();
+  server.failing_->set_gone(true);
+  const auto run = [&](const auto& command) {
+    std::optional<absl::Status> done;
+    const absl::Status begun = command([&](const absl::Status& status) { done = status; });
+    while (begun.ok() && !done.has_value()) server->Turn();
+    return begun.ok() ? *done : begun;
+  };
+  const auto status_of = [](auto done) {
+    return [done](const auto& info) { done(info.status()); };
+  };
+  const absl::Status refused[] = {
+      server->Generate(Greedy({2}, 2, "s")).status(),
+      run([&](auto done) { return server->loop->DeleteSession(Key("s"), done); }),
+      run([&](auto done) {
+        server->loop->RewindSession(Key("s"), {.position = 1}, status_of(done));
+        return absl::OkStatus();
+      }),
+      run([&](auto done) {
+        server->loop->CreateCheckpoint(Key("s"), "c", status_of(done));
+        return absl::OkStatus();
+      }),
+  };
+  for (const absl::Status& status : refused) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_EQ(ReasonOf(status), kReasonNotDurable) << status;
+  }
+  EXPECT_FALSE(server->loop->store_health().ok());
+  server.failing_->set_gone(false);
+  EXPECT_EQ(server->Generate(Greedy({3}, 2, "s")).tokens.at(0), Alone({{1}, {3}}, 2));
+  EXPECT_EQ(server->loop->store_health(), absl::OkStatus());
+}
+
+TEST(EngineLoopStoreTest, WhoHasTooManySessionsIsToldWhatHelpsWithAStore) {
+  for (const bool deletes_old : {false, true}) {
+    HarnessOptions options = Options();
+    options.engine.owner_session_limit = [](const std::string&) { return 1; };
+    if (deletes_old) options.engine.session_retention = absl::Hours(1);
+    Server server(options);
+    ASSERT_EQ(server->Generate(Greedy({1}, 2, "s")).status(), absl::OkStatus());
+    const absl::Status refused = server->Generate(Greedy({1}, 2, "t")).status();
+    EXPECT_EQ(ReasonOf(refused), kReasonSessionLimit);
+    EXPECT_THAT(std::string(refused.message()), Not(HasSubstr("expires")));
+    EXPECT_EQ(absl::StrContains(refused.message(), "--session-retention"), deletes_old);
+  }
 }
 
 TEST(EngineLoopStoreTest, WhatIsNotDurableIsParkedAndComesBack) {
@@ -401,6 +511,10 @@ TEST(EngineLoopStoreTest, DamagedSnapshotsAreLeftForTheLog) {
   const Answer answer = server->Generate(Greedy({3}, 3, "s"));
   EXPECT_EQ(answer.tokens.at(0), Alone({{1, 2}, {3}}, 3));
   EXPECT_EQ(answer.last.usage.replayed_tokens, 4);
+  EXPECT_TRUE(absl::IsDataLoss(server->loop->store_health())) << server->loop->store_health();
+  EXPECT_THAT(std::string(server->loop->store_health().message()), HasSubstr("1 rows or files"));
+  server.Restart();
+  EXPECT_EQ(server->loop->store_health(), absl::OkStatus()) << "no more was found";
 }
 
 // Snapshots whose checksums hold and whose states are none of their sessions'.

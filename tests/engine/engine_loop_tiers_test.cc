@@ -12,6 +12,7 @@
 #include "engine/engine_loop.h"
 #include "engine/sessions/parking.h"
 #include "engine/status_payload.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/loop_harness.h"
 #include "tests/store/failing_fs.h"
@@ -19,6 +20,8 @@
 
 namespace mneme {
 namespace {
+
+using ::testing::HasSubstr;
 
 class TiersTest : public testing::Test {
  protected:
@@ -248,6 +251,48 @@ TEST_F(TiersTest, ADateThatStaysSetIsBelievedAfterAnHour) {
   h_->TurnUntilStored();
   h_->TurnUntilStored();
   EXPECT_TRUE(absl::IsNotFound(h_->loop->GetSession({"", "s0"}).status()));
+}
+
+TEST_F(TiersTest, SessionsOfAnotherModelAreShownAndLeftAlone) {
+  HarnessOptions options;
+  options.engine.session_retention = absl::Hours(1);
+  Start(options);
+  for (int i = 0; i < 3; ++i) Tell(i);
+  Request request = Greedy({1}, 2, "s3");
+  request.durability = Durability::kNone;
+  ASSERT_EQ(h_->Generate(request).status(), absl::OkStatus());
+  h_->TurnUntilStored();
+  Start(options);
+  EXPECT_EQ(h_->stats.sessions_stored.value(), 3) << "before anything happens";
+  EXPECT_EQ(h_->stats.sessions_lost.value(), 1);
+  EXPECT_EQ(h_->stats.sessions_of_other_models.value(), 0);
+
+  HarnessOptions other = options;
+  other.model_id = 12345;
+  Start(other);
+  EXPECT_EQ(h_->stats.sessions_stored.value(), 0);
+  EXPECT_EQ(h_->stats.sessions_lost.value(), 1);
+  EXPECT_EQ(h_->stats.sessions_of_other_models.value(), 3);
+  for (const SessionInfo& info : ListSessions(*h_->loop, "", "")) {
+    EXPECT_EQ(info.residence, info.key.name == "s3" ? Residence::kLost : Residence::kOtherModel);
+    EXPECT_EQ(info.state_bytes, 0);
+  }
+  const absl::Status refused = h_->Generate(Greedy({1}, 2, "s0")).status();
+  EXPECT_EQ(ReasonOf(refused), kReasonOtherModel);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("of model \"fake\", of identity"));
+  h_->clock.Advance(absl::Hours(3));
+  for (int i = 0; i < 4; ++i) h_->TurnUntilStored();
+  EXPECT_EQ(Where().size(), 4u) << "not one is too old";
+  // Their owner may delete one all the same.
+  std::optional<absl::Status> deleted;
+  ASSERT_EQ(h_->loop->DeleteSession(Key("s0"), [&](const absl::Status& s) { deleted = s; }),
+            absl::OkStatus());
+  while (!deleted.has_value()) h_->Turn();
+  EXPECT_EQ(*deleted, absl::OkStatus());
+
+  Start(options);
+  EXPECT_EQ(h_->Generate(Greedy({5}, 2, "s1")).last.session_position, 6);
+  EXPECT_TRUE(absl::IsNotFound(h_->loop->GetSession(Key("s0")).status()));
 }
 
 }  // namespace

@@ -95,20 +95,21 @@ LoopHarness::LoopHarness(HarnessOptions harness_options)
                 .logit_rows = options.engine.max_rows + options.engine.max_logit_rows_per_step,
                 .graphs = options.engine.graphs})
                .value();
-  loop = std::make_unique<EngineLoop>(EngineParts{.model = model,
-                                                  .tokenizer = tokenizer.get(),
-                                                  .pool = *pool,
-                                                  .runner = *runner,
-                                                  .host = host.get(),
-                                                  .prefixes = prefixes.get(),
-                                                  .store = store.get(),
-                                                  .states = states.get(),
-                                                  .model_id = kHarnessModel,
-                                                  .notifier = nullptr,
-                                                  .stats = stats,
-                                                  .clock = clock,
-                                                  .end_tokens = options.end_tokens},
-                                      options.engine, /*seed=*/7);
+  loop = std::make_unique<EngineLoop>(
+      EngineParts{.model = model,
+                  .tokenizer = tokenizer.get(),
+                  .pool = *pool,
+                  .runner = *runner,
+                  .host = host.get(),
+                  .prefixes = prefixes.get(),
+                  .store = store.get(),
+                  .states = states.get(),
+                  .model_id = options.model_id == 0 ? kHarnessModel : options.model_id,
+                  .notifier = nullptr,
+                  .stats = stats,
+                  .clock = clock,
+                  .end_tokens = options.end_tokens},
+      options.engine, /*seed=*/7);
 }
 
 LoopHarness::~LoopHarness() {

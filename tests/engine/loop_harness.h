@@ -32,6 +32,7 @@ struct HarnessOptions {
   std::vector<int32_t> end_tokens;
   absl::Duration step_time = absl::Milliseconds(1);
   bool asynchronous = false;   // FaultyBackend
+  uint64_t model_id = 0;       // what stored sessions agree in; 0: always the same
   FileSystem* disk = nullptr;  // sessions are stored there, in the folder "store"; null: nowhere
   SessionStore::Options store = {.lazy = absl::Milliseconds(1)};
   int host_states = 0;    // that can be parked, and room for one more; 0: none

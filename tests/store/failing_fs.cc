@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace mneme {
@@ -59,6 +60,7 @@ absl::Status FailingFileSystem::Count(Kind kind) {
 
 absl::StatusOr<std::unique_ptr<File>> FailingFileSystem::Open(const std::string& path,
                                                               OpenMode mode) {
+  if (gone_.load()) return absl::NotFoundError(absl::StrCat(path, ": No such file or directory"));
   MNEME_RETURN_IF_ERROR(Count(Kind::kOpen));
   MNEME_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_.Open(path, mode));
   return std::make_unique<OpenFile>(*this, std::move(file));
@@ -95,7 +97,8 @@ absl::StatusOr<std::unique_ptr<FileLock>> FailingFileSystem::Lock(const std::str
   return files_.Lock(path);
 }
 
-absl::StatusOr<int64_t> FailingFileSystem::FreeBytes(const std::string&) {
+absl::StatusOr<int64_t> FailingFileSystem::FreeBytes(const std::string& path) {
+  if (gone_.load()) return absl::NotFoundError(absl::StrCat(path, ": No such file or directory"));
   return free_bytes_.load();
 }
 

@@ -29,6 +29,8 @@ class FailingFileSystem final : public FileSystem {
   // Operations of a kind since the last Fail.
   int64_t count(Kind kind) const;
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
+  // The folder is not there any more; files that are open still are.
+  void set_gone(bool gone) { gone_ = gone; }
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override;
   absl::Status CreateDirectory(const std::string& path) override;
@@ -46,6 +48,7 @@ class FailingFileSystem final : public FileSystem {
 
   FileSystem& files_;
   std::atomic<int64_t> free_bytes_ = int64_t{1} << 40;
+  std::atomic<bool> gone_ = false;
   mutable absl::Mutex mu_;
   std::map<Kind, int64_t> counts_ ABSL_GUARDED_BY(mu_);
   Kind kind_ ABSL_GUARDED_BY(mu_) = Kind::kOpen;

@@ -279,11 +279,68 @@ TEST_F(SessionStoreTest, ACatalogueThatIsNoneLeavesSnapshotsAndDoubt) {
   EXPECT_EQ(store_->ReadSnapshots(a.id)->size(), 1u);
   EXPECT_FALSE(store_->Find("owner", "b").has_value());
   EXPECT_TRUE(store_->names_in_doubt());
+  StoreStats stats = store_->stats();
+  EXPECT_TRUE(stats.names_in_doubt);
+  EXPECT_EQ(stats.damaged, 1);
+  EXPECT_EQ(stats.fallen_back, 1);
+  EXPECT_EQ(stats.written_anew, 1);
   Open();
   EXPECT_TRUE(store_->names_in_doubt());
+  stats = store_->stats();
+  EXPECT_TRUE(stats.names_in_doubt);
+  EXPECT_EQ(stats.damaged + stats.fallen_back + stats.written_anew, 0) << "nothing new";
   ASSERT_TRUE(store_->TrustNames().ok());
+  EXPECT_FALSE(store_->stats().names_in_doubt);
   Open();
   EXPECT_FALSE(store_->names_in_doubt());
+}
+
+TEST_F(SessionStoreTest, ModelsAreToldApartAndHaveNames) {
+  Open();
+  std::vector<SessionRecord> sessions;
+  for (const uint64_t model : {1, 2, 2, 3}) {
+    SessionRecord session = NamedSession(*store_, absl::StrCat("s", sessions.size()));
+    session.model = model;
+    ASSERT_EQ(store_->Apply({CreateSession{session}}), absl::OkStatus());
+    sessions.push_back(session);
+  }
+  ASSERT_EQ(store_->Apply({NameModel{2, "old"}, NameModel{3, "three"}}), absl::OkStatus());
+  ASSERT_EQ(store_->Apply({NameModel{2, "two"}}), absl::OkStatus());
+  ASSERT_EQ(store_->Apply({ChangeSession{.session = sessions[3].id, .lost = true}}),
+            absl::OkStatus());
+  const auto check = [&] {
+    const SessionTotals totals = store_->TotalsFor(2);
+    EXPECT_EQ(totals.all, 4);
+    EXPECT_EQ(totals.lost, 1);
+    EXPECT_EQ(totals.of_other_models, 1);
+    EXPECT_EQ(store_->TotalsFor(7).of_other_models, 3);
+    EXPECT_EQ(store_->NameOfModel(1), "");
+    EXPECT_EQ(store_->NameOfModel(2), "two");
+    EXPECT_EQ(store_->NameOfModel(3), "three");
+  };
+  check();
+  Open();
+  check();
+  files_.Fail(Kind::kSync, 0, absl::UnavailableError("EIO"));
+  EXPECT_FALSE(store_->Apply({NameModel{1, "one"}}).ok());
+  ASSERT_EQ(store_->Apply({ChangeSession{.session = sessions[0].id}}), absl::OkStatus());
+  ASSERT_EQ(store_->stats().written_anew, 1);
+  Open();
+  check();
+  ASSERT_EQ(store_->Apply({DeleteSession{sessions[0].id}}), absl::OkStatus());
+  EXPECT_EQ(store_->TotalsFor(2).of_other_models, 0);
+}
+
+TEST_F(SessionStoreTest, AFolderThatIsGoneTakesNoDeletions) {
+  Open();
+  const SessionRecord a = Create("a");
+  files_.set_gone(true);
+  EXPECT_THAT(store_->Apply({DeleteSession{a.id}}),
+              Fails(absl::StatusCode::kUnavailable, "No such file"));
+  EXPECT_THAT(store_->CheckRoom(1), Fails(absl::StatusCode::kUnavailable, "No such file"));
+  EXPECT_FALSE(store_->stats().last_error.ok());
+  files_.set_gone(false);
+  EXPECT_EQ(store_->Apply({DeleteSession{a.id}}), absl::OkStatus());
 }
 
 TEST_F(SessionStoreTest, AnAlteredWalIsNoPowerLoss) {

@@ -3,6 +3,8 @@
 Each has a few sessions of its own and one operation under way at a time. What the server has
 answered has to be so from then on. The operation that was under way when the server was killed is
 whole, or as if it had never been asked for; once that is settled, it is repeated or counts as done.
+Of sessions that are not durable less is promised: each is where it was, or lost, and says so; whoever
+has seen an answer of one is never told that there is none.
 
 In the end another server, that was never killed, is told all that each session has been through,
 and both have to say the same: a token that was lost, doubled or mixed up would change what they say.
@@ -17,6 +19,7 @@ import mneme
 
 TOKENS = 4
 SESSIONS = 3  # of a client
+LIGHT = 2  # of these that are not durable, beside them
 CHECKPOINTS = 3  # of a session
 
 
@@ -31,6 +34,7 @@ class Conversation:
     past: list[tuple] = field(default_factory=list)
     floor: int = 1  # the first position to which it can go back
     checkpoints: dict[str, int] = field(default_factory=dict)  # to positions
+    durability: str = "turn"
 
     def copied_as(self, name: str) -> "Conversation":
         return Conversation(name, self.position, list(self.past), self.floor)
@@ -66,6 +70,7 @@ class Conversation:
             ignore_eos=True,
             expected_position=self.position,
             idempotency_key=key,
+            durability=self.durability,
         )
         assert answer.session.position == self.position + len(prompt) + TOKENS, self.name
         return list(answer.choices[0].token_ids)
@@ -103,6 +108,9 @@ class CrashingClient:
         self.prefix = f"c{number}-"
         self.segment = segment
         self.conversations: dict[str, Conversation] = {}
+        self.light_prefix = f"l{number}-"
+        self.light: dict[str, Conversation] = {}  # those that are not durable
+        self.lost = 0  # of them
         self.gone: set[str] = set()
         self.under_way: Optional[Callable[[mneme.Client], None]] = None
         self.done: dict[str, int] = {}
@@ -132,6 +140,59 @@ class CrashingClient:
             conversation.note_turn(prompt, said)
 
         return send, settle
+
+    def generate_lightly(self):
+        """In a session that is not durable."""
+        if len(self.light) < LIGHT:
+            name = f"{self.light_prefix}{self.new_name()}"
+            self.light[name] = Conversation(name, durability="none")
+        conversation = self.random.choice(sorted(self.light.values(), key=lambda c: c.name))
+        prompt = [self.random.randrange(250) for _ in range(self.random.randint(1, 12))]
+
+        def send(client):
+            conversation.note_turn(prompt, conversation.tell(client, prompt))
+
+        def settle(client):
+            whole = conversation.position + len(prompt) + TOKENS
+            stands = self.light_position(client, conversation)
+            if stands != conversation.position:
+                # It was lost, or what it said in the end nobody has heard.
+                assert stands in (None, whole), f"{conversation.name} is at {stands}"
+                self.give_up(client, conversation)
+
+        return send, settle
+
+    @staticmethod
+    def light_position(client: mneme.Client, conversation: Conversation) -> Optional[int]:
+        """None: it is lost."""
+        try:
+            return client.sessions.get(conversation.name).position
+        except mneme.NotFound:
+            assert conversation.position == 0, f"{conversation.name} is gone in silence"
+            return 0
+        except mneme.DataLoss as lost:
+            assert lost.reason == "SESSION_LOST"
+            assert int(lost.metadata["position"]) > 0
+            return None
+
+    def give_up(self, client: mneme.Client, conversation: Conversation) -> None:
+        """Nobody begins it anew without saying so."""
+        if self.light_position(client, conversation) is None:
+            try:
+                client.generate([1], session=conversation.name, max_tokens=1)
+                raise AssertionError(f"{conversation.name} began anew in silence")
+            except mneme.DataLoss:
+                self.lost += 1
+        del self.light[conversation.name]
+
+    def look_at_light(self, client: mneme.Client) -> None:
+        for conversation in list(self.light.values()):
+            if conversation.position == 0:  # nothing is known of it
+                continue
+            stands = self.light_position(client, conversation)
+            assert stands in (None, conversation.position), f"{conversation.name} is at {stands}"
+            if stands is None:
+                self.give_up(client, conversation)
 
     def fork(self):
         parent = self.pick()
@@ -330,7 +391,7 @@ class CrashingClient:
         return send, self.unless_it_is_there(child, send)
 
     # Whatever else can be done to sessions joins here, with what is done after a crash.
-    OPERATIONS = 4 * [generate] + [fork, move, delete, forget]
+    OPERATIONS = 4 * [generate] + 2 * [generate_lightly] + [fork, move, delete, forget]
     OPERATIONS += [checkpoint, checkpoint, delete_checkpoint, rewind, rewind, fork_at]
 
     # --- Work ---
@@ -340,6 +401,7 @@ class CrashingClient:
             if self.under_way is not None:
                 self.under_way(client)
                 self.under_way = None
+            self.look_at_light(client)
             while True:
                 operation = self.random.choice(self.OPERATIONS)
                 send, settle = operation(self)
@@ -357,6 +419,7 @@ class CrashingClient:
         if self.under_way is not None:
             self.under_way(client)
             self.under_way = None
+        self.look_at_light(client)
         listed = {info.name: info.position for info in client.sessions.list(self.prefix)}
         assert listed == {c.name: c.position for c in self.conversations.values() if c.position > 0}
         for conversation in self.conversations.values():
@@ -365,9 +428,11 @@ class CrashingClient:
                 assert left == conversation.checkpoints, conversation.name
 
     def compare(self, client: mneme.Client, peer: mneme.Client) -> None:
-        for conversation in self.conversations.values():
+        light = [one for one in self.light.values() if one.position > 0]
+        for conversation in [*self.conversations.values(), *light]:
             conversation.relive(peer)
             again = Conversation(conversation.name, conversation.position)
+            again.durability = conversation.durability
             assert conversation.tell(client, [1, 2, 3]) == again.tell(peer, [1, 2, 3])
 
     # --- Names ---

@@ -49,8 +49,7 @@ def test_what_is_not_durable_is_lost_aloud(start, tmp_path):
     server = start(*flags)
     client = server.client()
     client.generate([1, 2, 3], session="s", max_tokens=3)
-    time.sleep(1.5)  # its position is told when there is time for it
-    server.process.kill()
+    server.process.kill()  # at once: its name has been told
     server.kill()
     client = start(*flags).client()
     with pytest.raises(mneme.DataLoss) as refused:
@@ -60,6 +59,140 @@ def test_what_is_not_durable_is_lost_aloud(start, tmp_path):
     assert [info.residency for info in client.sessions.list()] == ["lost"]
     answer = client.generate([4], session="s", max_tokens=3, replace_lost=True)
     assert answer.session.position == 4
+
+
+def test_an_imported_session_that_is_not_durable_is_known_at_once(start, tmp_path):
+    flags = ("--session-dir", str(tmp_path / "sessions"), "--durability", "none")
+    server = start(*flags)
+    client = server.client()
+    client.generate([1, 2, 3], session="s", max_tokens=3)
+    client.sessions.import_file(client.sessions.export_bytes("s"), "imported")
+    client.sessions.fork("s", "fork")
+    client.sessions.create("created")
+    server.process.kill()
+    server.kill()
+    client = start(*flags).client()
+    for name in ("s", "imported", "fork", "created"):
+        with pytest.raises(mneme.DataLoss) as refused:
+            client.generate([4], session=name, max_tokens=3)
+        assert refused.value.reason == "SESSION_LOST"
+
+
+def test_a_session_keeps_the_durability_that_it_began_with(start, tmp_path):
+    client = start("--session-dir", str(tmp_path / "sessions")).client()
+    client.generate([1], session="s", max_tokens=3, durability="none")
+    with pytest.raises(mneme.MnemeError) as refused:
+        client.generate([2], session="s", max_tokens=3, durability="turn")
+    assert refused.value.reason == "DURABILITY_MISMATCH"
+    assert client.generate([2], session="s", max_tokens=3).session.position == 8
+    # The way to make it durable.
+    client.sessions.import_file(client.sessions.export_bytes("s"), "t")
+    assert client.session("t").info().durability == "turn"
+    assert client.generate([2], session="t", max_tokens=3, durability="turn").session.position == 12
+
+
+def metric(server, name, label=""):
+    status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/metrics")
+    assert status == 200
+    for line in text.decode().splitlines():
+        if line.startswith(f"mneme_{name}{{") and label in line:
+            return float(line.rsplit(" ", 1)[1])
+    raise AssertionError(f"{name} with {label} is missing")
+
+
+def health_of(server):
+    status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/health")
+    assert status == 200
+    return json.loads(text)
+
+
+def test_sessions_of_another_model_are_shown_and_left_alone(start, run, text_model, tmp_path):
+    flags = ("--session-dir", str(tmp_path / "sessions"))
+    server = start(*flags)
+    for name in ("a", "b", "c"):
+        server.client().generate([1, 2, 3], session=name, max_tokens=3)
+    server.stop()
+
+    server = start(*flags, model=text_model)
+    client = server.client()
+    assert metric(server, "sessions", 'residency="other_model"') == 3
+    assert metric(server, "sessions", 'residency="store"') == 0
+    listed = client.sessions.list()
+    assert [(info.residency, info.state_bytes) for info in listed] == [("other_model", 0)] * 3
+    status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/v1/sessions")
+    assert status == 200
+    assert {info["residency"] for info in json.loads(text)["data"]} == {"other_model"}
+    code, out, _ = run("mneme", "session", "list", MNEME_SERVER=server.target)
+    assert code == 0
+    assert out.count("other model") == 3
+    with pytest.raises(mneme.MnemeError) as refused:
+        client.generate([1], session="a", max_tokens=3)
+    assert refused.value.reason == "MODEL_MISMATCH"
+    assert 'model "mom", of identity ' in str(refused.value)
+    client.sessions.delete("a")  # as its owner says so
+    server.stop()
+
+    server = start(*flags)
+    assert metric(server, "sessions", 'residency="store"') == 2, "before anything happens"
+    assert [info.name for info in server.client().sessions.list()] == ["b", "c"]
+    assert server.client().generate([1], session="b", max_tokens=3).session.position == 10
+
+
+def test_damage_shows_until_it_is_dealt_with(start, tmp_path):
+    flags = ("--session-dir", str(tmp_path / "sessions"))
+    server = start(*flags)
+    for name in ("a", "b", "c"):
+        server.client().generate([1, 2, 3], session=name, max_tokens=3)
+    assert health_of(server) == {"status": "ok"}
+    server.stop()
+    (wal,) = (tmp_path / "sessions").glob("catalogue.*.db-wal")
+    altered = bytearray(wal.read_bytes())
+    altered[len(altered) // 2] ^= 1
+    wal.write_bytes(altered)
+
+    server = start(*flags)
+    health = health_of(server)
+    assert health["status"] == "degraded"
+    assert "--trust-session-names" in health["session_store"]
+    assert "damage was found" in health["session_store"]
+    assert server.client().info().statistics.session_store_error == health["session_store"]
+    assert metric(server, "session_store_names_in_doubt") == 1
+    assert metric(server, "session_store_damaged") > 0
+    assert metric(server, "session_store_written_anew_total") == 1
+    with pytest.raises(mneme.DataLoss) as refused:
+        server.client().generate([1], session="new", max_tokens=3)
+    assert "--trust-session-names" in str(refused.value)
+    server.stop()
+
+    server = start(*flags)
+    health = health_of(server)
+    assert "--trust-session-names" in health["session_store"]
+    assert "damage was found" not in health["session_store"], "a start that found no more"
+    server.stop()
+
+    server = start(*flags, "--trust-session-names")
+    assert health_of(server) == {"status": "ok"}
+    assert server.client().generate([1], session="new", max_tokens=3).session.position == 4
+
+
+def test_a_folder_that_is_gone_is_unavailable(start, tmp_path):
+    folder = tmp_path / "sessions"
+    server = start("--session-dir", str(folder))
+    client = server.client()
+    client.generate([1, 2, 3], session="s", max_tokens=3)
+    folder.rename(tmp_path / "elsewhere")
+    for act in (
+        lambda: client.generate([1], session="s", max_tokens=3),
+        lambda: client.sessions.create_checkpoint("s", "c"),
+        lambda: client.sessions.rewind("s", 2),
+        lambda: client.sessions.delete("s"),
+    ):
+        with pytest.raises(mneme.Unavailable) as refused:
+            act()
+        assert refused.value.reason == "NOT_DURABLE"
+    assert health_of(server)["status"] == "degraded"
+    (tmp_path / "elsewhere").rename(folder)
+    assert client.generate([1], session="s", max_tokens=3).session.position == 10
 
 
 def test_retention_deletes_while_nobody_asks_for_anything(start, tmp_path):
@@ -91,7 +224,6 @@ def test_the_command_line_replaces_what_was_lost(start, run, tmp_path):
                        MNEME_SERVER=server.target, stdin=said)
     assert code == 0, err
     assert client.sessions.get("d").position == position
-    time.sleep(1.5)  # positions are told when there is time for it
     server.process.kill()
     server.kill()
 

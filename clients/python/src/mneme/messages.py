@@ -41,6 +41,7 @@ _RESIDENCIES = {
     sessions_pb2.RESIDENCY_HOST: "host",
     sessions_pb2.RESIDENCY_STORE: "store",
     sessions_pb2.RESIDENCY_LOST: "lost",
+    sessions_pb2.RESIDENCY_OTHER_MODEL: "other_model",
 }
 _DURABILITIES = {sessions_pb2.DURABILITY_TURN: "turn", sessions_pb2.DURABILITY_NONE: "none"}
 
@@ -194,6 +195,7 @@ def _statistics(m: inference_pb2.Statistics) -> Statistics:
         queue_ms=_histogram(m.queue_ms),
         first_token_ms=_histogram(m.first_token_ms),
         inter_token_ms=_histogram(m.inter_token_ms),
+        session_store_error=m.session_store_error,
     )
 
 

@@ -102,7 +102,8 @@ class RequestOptions(TypedDict, total=False):
     """False: the answer is given in a copy of the session, which stays as it is."""
     durability: Optional[str]
     """How a session that this request creates is stored, where the server stores sessions: "turn"
-    (an answer ends when what it did to the session is on the disk) or "none"."""
+    (an answer ends when what it did to the session is on the disk) or "none". One that exists
+    began with that, or the request is refused (FailedPrecondition, DURABILITY_MISMATCH)."""
     ttl: Optional[Duration]
     """Idle time after which the session is deleted, whether this request created it or not."""
     expected_position: Optional[int]

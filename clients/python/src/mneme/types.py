@@ -300,7 +300,8 @@ class SessionInfo:
     """Whether it was fed as many: it can still be read and forked, and not go on."""
     residency: str = "device"
     """Where its state is: "device", "host" while it is parked in memory of the host, "store" while
-    it is in the server's store, or "lost"."""
+    it is in the server's store, "lost", or "other_model" where what is stored is of another model
+    than the server's."""
     durability: Optional[str] = None
     """How the server stores it: "turn" or "none"; None: it ends with the server."""
 
@@ -448,6 +449,8 @@ class Statistics:
     queue_ms: Histogram
     first_token_ms: Histogram
     inter_token_ms: Histogram
+    session_store_error: str = ""
+    """All that is wrong with the store of sessions at present."""
 
 
 @dataclass(frozen=True)
