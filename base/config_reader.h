@@ -154,6 +154,14 @@ class ConfigReader {
           absl::StrCat(path_, ": key \"", key, "\" is missing, and has no default"));
     }
   }
+  // The same of one, with more to say.
+  void Missing(const char* key, absl::string_view what) {
+    if (!status_.ok()) return;
+    status_ =
+        absl::InvalidArgumentError(absl::StrCat(path_, ": key \"", key, "\" is missing: ", what));
+  }
+  // Whether somebody asked for the key.
+  bool WasAsked(absl::string_view key) const { return asked_.contains(key); }
   // The values in force of keys read so far, one a line and in the order of keys: equal texts where
   // files say the same, whether they spell out a default or not.
   std::string values() const {

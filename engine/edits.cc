@@ -130,6 +130,7 @@ void EngineLoop::StandAt(Generation& g, const StoredState& read) {
   session.fed = facts->fed;
   session.has_text = facts->has_text;
   session.evictions = facts->evictions;
+  session.forgotten = facts->forgotten;
   session.history.Restore(read.marks);
   if (read.has_pending) session.history.PopLast();
   session.history.TakeAsPrompt();

@@ -221,6 +221,15 @@ class LoopEngine final : public Engine {
     }
     return infos;
   }
+  // Their names; none where they cannot be read.
+  std::vector<std::string> CheckpointsOf(const SessionKey& key) {
+    std::vector<std::string> names;
+    if (storage_.store == nullptr) return names;
+    const auto infos = ListCheckpoints(key);
+    if (!infos.ok()) return names;
+    for (const CheckpointInfo& one : *infos) names.push_back(one.name);
+    return names;
+  }
   absl::Status DeleteCheckpoint(SessionKey key, std::string name) override {
     return Answered<absl::Status>(
         [&](EngineLoop::Done done) { loop_->DeleteCheckpoint(key, name, std::move(done)); });
@@ -229,14 +238,24 @@ class LoopEngine final : public Engine {
     return Durably<absl::Status>(
         [&](EngineLoop::Done done) { return loop_->DeleteSession(key, std::move(done)); });
   }
-  absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
-                                                  int64_t end) override {
+  absl::StatusOr<ForgottenSegments> ForgetSegments(SessionKey key, int64_t first,
+                                                   int64_t end) override {
     std::vector<int32_t> logged;
-    return Durably<absl::StatusOr<ForgottenEngrams>>(
+    const std::vector<std::string> before = CheckpointsOf(key);
+    const auto forgotten = Durably<absl::StatusOr<ForgottenEngrams>>(
         [&](EngineLoop::Done done) {
           return loop_->ForgetSegments(key, first, end, std::move(done), logged);
         },
         &key, &logged);
+    MNEME_RETURN_IF_ERROR(forgotten.status());
+    ForgottenSegments segments = {*forgotten, before};
+    if (!before.empty()) {
+      const std::vector<std::string> left = CheckpointsOf(key);
+      std::erase_if(segments.checkpoints, [&](const std::string& name) {
+        return std::find(left.begin(), left.end(), name) != left.end();
+      });
+    }
+    return segments;
   }
 
   absl::StatusOr<MemoryReport> InspectMemory(SessionKey key, const MemoryQuery& query) override {
@@ -251,19 +270,26 @@ class LoopEngine final : public Engine {
     }
     const EngramGraph::Parts parts = query.parts();
     StateImage image(model_->state_layout(), EngramGraph::Fields(model_->state_layout(), parts));
+    int64_t position = 0;
     MNEME_RETURN_IF_ERROR(Durably<absl::Status>(
         [&](EngineLoop::Done done) {
           const absl::Status read = loop_->ReadState(key, image);
+          const absl::StatusOr<SessionInfo> session = loop_->GetSession(key);
+          if (session.ok()) position = session->position;
           if (read.ok()) done(read);
           return read;
         },
         &key));
-    return ReportMemory(EngramGraph::Read(image.Decode(),
-                                          {.tokens = info.segment,
-                                           .working = info.working_engrams,
-                                           .counted = info.counted_segments},
-                                          parts),
-                        query);
+    MNEME_ASSIGN_OR_RETURN(MemoryReport report,
+                           ReportMemory(EngramGraph::Read(image.Decode(),
+                                                          {.tokens = info.segment,
+                                                           .working = info.working_engrams,
+                                                           .counted = info.counted_segments},
+                                                          parts),
+                                        query));
+    // As everywhere: with the token that is known and not fed yet.
+    report.summary.position = std::max(report.summary.position, position);
+    return report;
   }
 
   absl::StatusOr<std::unique_ptr<SessionFileSource>> ExportSession(SessionKey key) override {

@@ -92,6 +92,10 @@ struct ImportedSession {
   int rounded_tensors = 0;
 };
 
+struct ForgottenSegments : ForgottenEngrams {
+  std::vector<std::string> checkpoints;  // that are gone with them, by name
+};
+
 // Where sessions are kept when the process ends.
 struct SessionStorage {
   std::unique_ptr<FileSystem> files;
@@ -162,11 +166,11 @@ class Engine {
   // No file of a session of this model has more bytes.
   virtual int64_t max_session_file_bytes() const = 0;
   // Deletes the engrams that were made of segments [first, end) of a session, and says what they
-  // were. INVALID_ARGUMENT where that is no range; NOT_FOUND, too, where there is nothing to
-  // forget; FAILED_PRECONDITION, too, where it reaches the open segment; UNIMPLEMENTED for models
-  // that make none. The session is then as it was.
-  virtual absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
-                                                          int64_t end) = 0;
+  // were; and whatever else is kept of these segments, also where their engrams have died.
+  // INVALID_ARGUMENT where that is no range; FAILED_PRECONDITION, too, where it reaches the open
+  // segment; UNIMPLEMENTED for models that make none. The session is then as it was.
+  virtual absl::StatusOr<ForgottenSegments> ForgetSegments(SessionKey key, int64_t first,
+                                                           int64_t end) = 0;
 
   // Refuses new requests (UNAVAILABLE), waits for running ones up to `timeout`, then cancels the
   // rest. With a store, what is left of that time goes to snapshots of all sessions.

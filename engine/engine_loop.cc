@@ -15,12 +15,14 @@
 namespace mneme {
 namespace {
 
-// Whose bits a digest of a state is of: those of other arithmetic differ. 0: nobody's.
-uint64_t ArithmeticOf(const Backend& backend) {
+// Whose bits a digest of a state is of, and how they are written: those of other arithmetic differ,
+// and so do those of other dtypes of states. 0: nobody's.
+uint64_t ArithmeticOf(const Backend& backend, const StateLayout& layout) {
   // Without the number of threads, on which nothing depends.
   const std::string device = backend.description();
-  return HashText(
-      absl::StrCat(device.substr(0, device.find(',')), " ", Name(backend.compute_dtype())));
+  return CombineHashes(HashText(absl::StrCat(device.substr(0, device.find(',')), " ",
+                                             Name(backend.compute_dtype()))),
+                       HashFormat(layout));
 }
 
 constexpr int kMailboxSlack = 1024;  // commands besides requests
@@ -75,7 +77,9 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                      SessionLog::Options{.tokenizer = parts_.tokenizer,
                                          .model = parts_.model_id,
                                          .model_name = parts_.model.info().name,
-                                         .arithmetic = ArithmeticOf(parts_.pool.backend()),
+                                         .arithmetic = ArithmeticOf(parts_.pool.backend(),
+                                                                    parts_.model.state_layout()),
+                                         .engram_capacity = parts_.model.info().engrams,
                                          .durability = options.durability,
                                          .digest = Digest(),
                                          .states = parts_.states},
@@ -104,7 +108,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
       keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
       outbox_(keys_, parts_.notifier),
       throughput_(parts_.stats, Now()) {
-  parts_.stats.engrams.exist = parts_.model.info().segment > 0;
+  parts_.stats.engrams.exist = parts_.model.info().engrams > 0;
   if (parts_.states != nullptr) parts_.states->SetWake([this] { mailbox_.Wake(); });
 }
 

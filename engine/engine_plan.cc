@@ -64,6 +64,11 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
         "host_state_memory_bytes is ", host, ", expected 0 or at least ", 2 * model.slab_bytes,
         " (two states of this model: one is room for those that change places)"));
   }
+  if (model.segment > 0 && model.snapshot_bytes > 0) {
+    return absl::InvalidArgumentError(
+        "a store of sessions is set (--session-dir), expected none: a model that classifies has no "
+        "sessions that outlive a request");
+  }
   if (const int64_t prefixes = options.prefix_cache_memory_bytes; prefixes > 0) {
     if (model.segment > 0) {
       return absl::InvalidArgumentError(

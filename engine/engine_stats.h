@@ -124,7 +124,7 @@ struct EngramStats {
     return {10, 100, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, 1000000};
   }
 
-  bool exist = false;  // the model makes engrams as it generates; once, before others read
+  bool exist = false;  // the model makes engrams; set once, before others read
   // Of each crossing, once the segment has begun:
   Histogram long_term{CountBounds()};     // engrams in long-term memory
   Histogram found{CountBounds()};         // by the walk, where there are any

@@ -54,7 +54,8 @@ void EngineLoop::EndMemoryUse(Generation& g) {
 }
 
 // A copy of the state is changed on the host, and written back as a whole. Any error but one of the
-// device leaves the session as it was.
+// device leaves the session as it was. What is kept beside the state goes also where the engrams of
+// these segments have died: going back would bring them back.
 absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetSegments(const SessionKey& key, int64_t first,
                                                             int64_t end, Done done,
                                                             std::span<const int32_t> logged) {
@@ -76,9 +77,6 @@ absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetSegments(const SessionKey& ke
   absl::StatusOr<ForgottenEngrams> forgotten = ForgetIn(*session, first, end);
   if (absl::IsFailedPrecondition(forgotten.status())) {
     return WithPosition(WithReason(forgotten.status(), kReasonSegmentOpen), session->position());
-  }
-  if (absl::IsNotFound(forgotten.status())) {
-    return WithReason(forgotten.status(), kReasonNothingToForget);
   }
   MNEME_RETURN_IF_ERROR(forgotten.status());
   const int64_t segment = model.info().segment;
@@ -105,7 +103,9 @@ absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetIn(const Session& session, in
   MNEME_ASSIGN_OR_RETURN(CanonicalState state,
                          DecodeState(backend, model, SlabOf(session), session.fed_tokens));
   MNEME_ASSIGN_OR_RETURN(ForgottenEngrams forgotten, model.ForgetSegments(state, first, end));
-  MNEME_RETURN_IF_ERROR(EncodeState(backend, model, state, SlabOf(session)));
+  if (forgotten.total() > 0) {
+    MNEME_RETURN_IF_ERROR(EncodeState(backend, model, state, SlabOf(session)));
+  }
   return forgotten;
 }
 

@@ -77,8 +77,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
                              Buffer::AllocatePinned(backend, runner->surprise_.view().bytes()));
     }
   }
-  if (const ModelInfo& info = model.info(); info.segment > 0) {
-    const int64_t most = limits.rows + limits.tokens / info.segment;
+  if (const ModelInfo& info = model.info(); info.engrams > 0) {
+    const int64_t cut = info.segment > 0 ? limits.tokens / info.segment : 0;
+    const int64_t most = limits.rows + cut;
     MNEME_ASSIGN_OR_RETURN(runner->reports_,
                            Tensor::Allocate(backend, DType::kI32,
                                             {StepReports::kHeaderWords +
@@ -212,7 +213,8 @@ int ModelRunner::CrossingsOf(std::span<const int64_t> positions, int64_t more) c
 
 int ModelRunner::ReportsOf(const StepPlan& plan) const {
   const int segment = model_.info().segment;
-  if (segment == 0) return 0;
+  // Rows of a model that classifies are segments.
+  if (segment == 0) return model_.info().engrams > 0 ? plan.rows() : 0;
   int64_t count = 0;
   for (int row = 0; row < plan.rows(); ++row) {
     const int64_t first = plan.positions[row];
@@ -410,6 +412,7 @@ absl::Status ModelRunner::FinishSample() {
 }
 
 absl::Status ModelRunner::ReadClasses(StepResult& result) {
+  BeginReports(result.reports);  // there when the logits are
   result.class_logits.resize(static_cast<size_t>(logit_rows_) *
                              static_cast<size_t>(model_.info().outputs()));
   MNEME_RETURN_IF_ERROR(ReadLogits(std::span(result.class_logits)));

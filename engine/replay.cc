@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "engine/engine_loop.h"
 #include "engine/status_payload.h"
 
@@ -123,12 +124,17 @@ void EngineLoop::CommitReplay(Generation& g, int64_t fed) {
   if (choice.cursor == g.feed_tokens()) FeedNext(g);
 }
 
-// DATA_LOSS: what was read does not lead to where the session stood.
+// DATA_LOSS: what was read does not lead to where the session stood. FAILED_PRECONDITION: nothing
+// is wrong with it, but with this server's room for engrams it leads elsewhere.
 absl::Status EngineLoop::CheckReplayed(const SessionReplay& replay) const {
   const SessionRecord& record = replay.from.record;
   if (replay.fed.fed_tokens != record.fed_tokens) {
     return absl::DataLossError(absl::StrCat("was fed ", record.fed_tokens,
                                             " tokens, its log leads to ", replay.fed.fed_tokens));
+  }
+  if (replay.session.evictions > 0) {
+    MNEME_RETURN_IF_ERROR(log_->CheckCapacity(
+        record, absl::StrCat(replay.session.evictions, " of its engrams have no place here")));
   }
   const auto& digest = log_->options().digest;
   const absl::StatusOr<LoggedFacts> facts = LoggedFacts::Decode(record.facts);
@@ -138,6 +144,7 @@ absl::Status EngineLoop::CheckReplayed(const SessionReplay& replay) const {
     return absl::OkStatus();
   }
   if (digest(replay.fed) == record.state_digest) return absl::OkStatus();
+  MNEME_RETURN_IF_ERROR(log_->CheckCapacity(record, "its log leads to another state here"));
   return absl::DataLossError(
       absl::StrCat("has another state after ", record.fed_tokens, " tokens"));
 }

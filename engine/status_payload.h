@@ -52,9 +52,11 @@ inline constexpr char kReasonChecksum[] = "CHECKSUM_MISMATCH";
 inline constexpr char kReasonNewerFile[] = "FILE_TOO_NEW";
 inline constexpr char kReasonFileTooLarge[] = "FILE_TOO_LARGE";
 inline constexpr char kReasonOtherModel[] = "MODEL_MISMATCH";
-// Of segments to be forgotten.
+// Engrams of the session would have no place with this server's --engram-capacity, or had none with
+// the one that it was kept with.
+inline constexpr char kReasonEngramCapacity[] = "ENGRAM_CAPACITY";
+// Segments that are to be forgotten were not read to their end.
 inline constexpr char kReasonSegmentOpen[] = "SEGMENT_OPEN";
-inline constexpr char kReasonNothingToForget[] = "NOTHING_TO_FORGET";
 // The session existed, and what it remembered is gone, or may be; the payload `position` says where
 // it stood, if that is known.
 inline constexpr char kReasonSessionLost[] = "SESSION_LOST";

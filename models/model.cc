@@ -35,6 +35,7 @@ struct Formats {
   DType activation = DType::kF32;
   int max_context = kDefaultMaxContext;
   int engram_capacity = 0;
+  int segment_tokens = 0;
   bool asynchronous = false;
 };
 
@@ -44,6 +45,7 @@ Formats FormatsOf(const Backend& backend, const ModelOptions& options) {
           .activation = backend.activation_dtype(),
           .max_context = options.max_context,
           .engram_capacity = options.engram_capacity,
+          .segment_tokens = options.segment_tokens,
           .asynchronous = backend.asynchronous()};
 }
 
@@ -228,7 +230,7 @@ absl::StatusOr<BuiltNetwork> PlanNetwork(const ModelConfig& config, const Checkp
 // `backend` may be null.
 absl::StatusOr<ModelPlan> Plan(const std::string& folder, const Backend* backend,
                                const Formats& formats) {
-  MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
+  MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder, formats.segment_tokens));
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   WeightStore weights(checkpoint, backend);
   MNEME_ASSIGN_OR_RETURN(BuiltNetwork planned, PlanNetwork(config, checkpoint, weights, formats));
@@ -256,7 +258,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress,
     const ModelOptions& options) {
   const Formats formats = FormatsOf(backend, options);
-  MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
+  MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder, formats.segment_tokens));
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   WeightStore weights(checkpoint, &backend);
   MNEME_ASSIGN_OR_RETURN(const BuiltNetwork planned,
@@ -290,7 +292,8 @@ absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const StateFormat
   return Plan(folder, /*backend=*/nullptr,
               {.state = state_format,
                .max_context = options.max_context,
-               .engram_capacity = options.engram_capacity});
+               .engram_capacity = options.engram_capacity,
+               .segment_tokens = options.segment_tokens});
 }
 
 }  // namespace mneme

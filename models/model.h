@@ -117,6 +117,7 @@ struct ModelOptions {
   // Engrams that a session has room for; 0: as many as follow from the model. Without effect on
   // models that make none.
   int engram_capacity = 0;
+  int segment_tokens = 0;  // ReadModelConfig's
   // Told of the rows of a prefix that all sessions begin with, while the model is loaded.
   LayerObserver* observer = nullptr;
 };

@@ -60,8 +60,18 @@ void WarnOfUnknownDType(const json& object, absl::string_view path,
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view path) {
-  MNEME_ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, path));
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view path,
+                                             int segment_tokens) {
+  MNEME_ASSIGN_OR_RETURN(json object, ParseJsonObject(text, path));
+  if (segment_tokens > 0) {
+    json& value = object["segment_tokens"];
+    if (!value.is_null() && value != segment_tokens) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": key \"segment_tokens\" is ", Shown(value), ", and --segment-tokens says ",
+          segment_tokens, ": expected the flag only where the file lacks the key"));
+    }
+    value = segment_tokens;
+  }
   MNEME_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(object, path));
   ConfigReader reader(object, path);
   reader.Disregard({"model_type", "torch_dtype", "dtype"});
@@ -70,6 +80,11 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   config.model_type = architecture->model_type;
   config.make_network = architecture->read(config.model_type, reader, config);
   MNEME_RETURN_IF_ERROR(reader.status());
+  if (segment_tokens > 0 && !reader.WasAsked("segment_tokens")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": --segment-tokens is given, and a model of type ", config.model_type,
+                     " is not cut into segments"));
+  }
   for (std::string& warning : config.warnings) warning = absl::StrCat(path, ": ", warning);
   WarnOfUnknownDType(object, path, config.warnings);
   for (std::string& hint : reader.Hints()) config.warnings.push_back(std::move(hint));
@@ -77,7 +92,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   return config;
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder, int segment_tokens) {
   struct stat info;
   if (stat(folder.c_str(), &info) != 0) {
     return absl::NotFoundError(absl::StrCat("model folder \"", folder, "\" does not exist"));
@@ -88,7 +103,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
   }
   const std::string path = absl::StrCat(folder, "/config.json");
   MNEME_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  return ParseModelConfig(file.text(), path);
+  return ParseModelConfig(file.text(), path, segment_tokens);
 }
 
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(absl::string_view text,

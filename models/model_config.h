@@ -31,10 +31,13 @@ struct ModelConfig {
 
 // INVALID_ARGUMENT for a value out of range, UNIMPLEMENTED for one that is not supported; both name
 // the file, the key, the value and what was expected.
-absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view path);
+// `segment_tokens`: of --segment-tokens, as if the file had that key; it may say the same. 0: not
+// given. INVALID_ARGUMENT, too, for a model that is not cut into segments.
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view path,
+                                             int segment_tokens = 0);
 
 // Reads <folder>/config.json. NOT_FOUND if folder or file are missing.
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder, int segment_tokens = 0);
 
 // Values that generation_config.json suggests where clients name none; unset where it is silent.
 // End tokens fall back to config.json's.

@@ -25,6 +25,13 @@ void ForEachWrittenMemory(const StateLayout& layout, const StateField& field,
   }
 }
 
+// Whether a digest of a state reads the field.
+bool IsDigested(const StateField& field) {
+  return field.role != StateRole::kDerived && field.role != StateRole::kHeldBack &&
+         field.initial != StateInitial::kPhase && field.room != StateRoom::kOfChosen &&
+         field.bytes() > 0;
+}
+
 uint64_t HashLines(uint64_t hash, const std::byte* bytes, int64_t count) {
   constexpr int64_t kLine = 64;
   constexpr int64_t kLines = 16;
@@ -36,6 +43,10 @@ uint64_t HashLines(uint64_t hash, const std::byte* bytes, int64_t count) {
     hash = CombineHashes(hash, HashBytes({bytes + at, static_cast<size_t>(kLine)}));
   }
   return hash;
+}
+
+bool IsZero(const std::byte* bytes, int64_t count) {
+  return std::all_of(bytes, bytes + count, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
 // visit(group, its first byte in a packed state of `tokens` tokens, whether its rows are written
@@ -131,11 +142,13 @@ void ClearUnwritten(const StateLayout& layout, std::span<const ByteRange> filled
 uint64_t DigestState(const StateLayout& layout, const std::byte* slab, int64_t tokens) {
   uint64_t hash = HashText("state");
   for (const StateField& field : layout.fields()) {
-    const bool is_state = field.role != StateRole::kDerived && field.role != StateRole::kHeldBack &&
-                          field.initial != StateInitial::kPhase;
-    if (!is_state || field.bytes() == 0) continue;
+    if (!IsDigested(field)) continue;
     if (!field.grows()) {
       ForEachWrittenMemory(layout, field, slab, tokens, [&](int64_t begin, int64_t end) {
+        if (field.room == StateRoom::kChosen) {
+          if (IsZero(slab + begin, end - begin)) return;  // as what there is no room for
+          hash = CombineHashes(hash, static_cast<uint64_t>(begin - field.offset));
+        }
         hash = HashLines(hash, slab + begin, end - begin);
       });
     } else if (const PositionRange held = field.held(tokens); held.count() > 0) {
@@ -145,6 +158,18 @@ uint64_t DigestState(const StateLayout& layout, const std::byte* slab, int64_t t
     }
   }
   return hash == 0 ? 1 : hash;
+}
+
+uint64_t HashFormat(const StateLayout& layout) {
+  std::string text = "2";  // of DigestState
+  for (const StateField& field : layout.fields()) {
+    if (!IsDigested(field)) continue;
+    const int64_t memories = field.room == StateRoom::kChosen ? 0 : field.memories();
+    absl::StrAppend(&text, "\n", field.name, " ", Name(field.dtype), " ", memories, " ",
+                    field.grows() ? field.row_bytes() : field.memory_bytes(), " ",
+                    static_cast<int>(field.guard), " ", field.row_values);
+  }
+  return HashText(text);
 }
 
 uint64_t HashLayout(const StateLayout& layout) {

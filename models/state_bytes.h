@@ -32,8 +32,13 @@ std::vector<ByteRange> AppendedBytes(const StateLayout& layout, int64_t tokens, 
 
 // Tells states apart that were fed otherwise, on one device with one arithmetic. It reads some
 // lines of each memory, and of fields that grow the newest row alone, so that it costs little
-// whatever the size of the state. `slab`: memory that the host reads. Never 0.
+// whatever the size of the state. What stands for the same has the same, however much room there is
+// for more (StateRoom, and rows of fields that grow), where HashFormat is the same. `slab`: memory
+// that the host reads. Never 0.
 uint64_t DigestState(const StateLayout& layout, const std::byte* slab, int64_t tokens);
+
+// A hash of how what DigestState reads is written: fields and their types, wherever they lie.
+uint64_t HashFormat(const StateLayout& layout);
 
 // A hash of what the bytes of a slab mean: fields, their types and places.
 uint64_t HashLayout(const StateLayout& layout);

@@ -68,6 +68,14 @@ enum class StateTraffic : uint8_t {
   kSegments,  // read and written where a row begins a segment
 };
 
+// Whether a field has room for so many things as whoever starts the server says, used from the
+// first one on: it stands for the same with more room.
+enum class StateRoom : uint8_t {
+  kModels,    // as much as the model says
+  kChosen,    // that many memories, of a size that does not depend on it
+  kOfChosen,  // what a memory is depends on it
+};
+
 // Handle to one field of the slab. Layers keep the handle, never an address, so that the pool is
 // free to place, copy, save and restore slabs.
 struct StateField {
@@ -83,6 +91,7 @@ struct StateField {
   // (StateRowPitch); 0: as many as elements.
   int64_t row_values = 0;
   StateTraffic traffic = StateTraffic::kUpdated;
+  StateRoom room = StateRoom::kModels;
   int phases = 0;              // of kPhase
   int writes = 0;              // of kHeldBack: that there is room for
   InsertedPositions inserted;  // of a field that grows: positions that are no tokens

@@ -74,7 +74,9 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
 }
 
 ModelOptions ToModelOptions(const v1::EngineSection& config) {
-  return {.max_context = config.max_context(), .engram_capacity = config.engram_capacity()};
+  return {.max_context = config.max_context(),
+          .engram_capacity = config.engram_capacity(),
+          .segment_tokens = config.segment_tokens()};
 }
 
 // The price of a session, for --plan.
@@ -220,7 +222,8 @@ struct Preparation {
 
 bool Prepare(const v1::ServerConfig& config, Preparation& out, LoadError& error) {
   const std::string& folder = config.model().path();
-  const absl::StatusOr<ModelConfig> model_config = ReadModelConfig(folder);
+  const absl::StatusOr<ModelConfig> model_config =
+      ReadModelConfig(folder, config.engine().segment_tokens());
   if (!Succeeded(model_config.status(), LoadFailure::kModel, error)) return false;
   absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(folder, *model_config);
   if (!Succeeded(defaults.status(), LoadFailure::kModel, error)) return false;
@@ -283,7 +286,7 @@ void LogModel(const ModelInfo& info, absl::Duration took) {
 }  // namespace
 
 absl::Status CheckModelFolder(const v1::ServerConfig& config) {
-  return ReadModelConfig(config.model().path()).status();
+  return ReadModelConfig(config.model().path(), config.engine().segment_tokens()).status();
 }
 
 std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& clock,

@@ -12,10 +12,10 @@ namespace mneme {
 
 // Its name, its owner as in the request log, and the number that rows and snapshots know it by.
 inline std::string SessionLabel(absl::string_view name, absl::string_view owner, uint64_t id) {
-  return absl::StrCat("session \"", absl::Utf8SafeCEscape(name), "\" of ",
-                      owner.empty() ? "nobody's key"
-                                    : absl::StrCat("key \"", absl::Utf8SafeCEscape(owner), "\""),
-                      " (", id, ")");
+  return absl::StrCat(
+      "session \"", absl::Utf8SafeCEscape(name), "\" of ",
+      owner.empty() ? "nobody's key" : absl::StrCat("key \"", absl::Utf8SafeCEscape(owner), "\""),
+      " (", id, ")");
 }
 
 }  // namespace mneme

@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "engine/step_plan.h"
 #include "models/checkpoint.h"
+#include "models/classes.h"
 #include "models/engrams/engram_graph.h"
 #include "models/model.h"
 #include "models/safetensors.h"
@@ -67,6 +68,7 @@ and of all engrams, oldest first, "births" (segment * engrams of a segment + ind
 short-term, 3 long-term), "lifespans", "gains" (of their last commit as recalled ones) and "counts", the segments
 for which each pair fired; "recalled", the births of those that the segment's tokens attend to; and "found",
 "null_candidate", "null_recalled" and "columns" of the retrieval that chose them, and "evicted" since the start.
+Working engrams are of the segment before, and of the segment itself where the model classifies: its last one is filled up.
 
 Exit codes: 0 done (diff: the files are equal by bits), 1 they differ, or anything not below, 2 bad
 arguments, 3 the model or file cannot be read, 4 no such device or not enough memory.
@@ -202,13 +204,16 @@ struct ReadPrompt {
   std::unique_ptr<LayerTape> tape;       // null: nobody looks on
   std::unique_ptr<Tokenizer> tokenizer;  // null: the model has none
   std::vector<int32_t> ids;
+  std::vector<int32_t> types;  // SegmentedText's, of a model that classifies
   int slot = 0;
   size_t fed = 0;  // of `ids`
 
   // `output`: a file that is to be written, and its flag. `tape` may be null. On failure,
-  // `code` is the exit code that fits.
+  // `code` is the exit code that fits. `may_classify`: what is read may be a text that the model
+  // puts into a class, filled up as such texts are.
   static absl::StatusOr<ReadPrompt> Load(const InspectFlags& flags, const NamedPath& output,
-                                         std::unique_ptr<LayerTape> tape, ExitCode* code) {
+                                         std::unique_ptr<LayerTape> tape, ExitCode* code,
+                                         bool may_classify = false) {
     ReadPrompt prompt;
     prompt.tape = std::move(tape);
     *code = kExitUsage;
@@ -226,8 +231,16 @@ struct ReadPrompt {
     MNEME_ASSIGN_OR_RETURN(prompt.ids, PromptIds(flags, config, tokenizer));
     if (tokenizer.ok()) prompt.tokenizer = *std::move(tokenizer);
     MNEME_RETURN_IF_ERROR(prompt.tool.CheckRoom(static_cast<int64_t>(prompt.ids.size())));
+    ToolLimits limits = {.tokens = kStepTokens};
+    if (const Classes& classes = prompt.tool.model->info().classes;
+        may_classify && classes.exist()) {
+      SegmentedText text = FillUp(classes, prompt.ids, {});
+      prompt.ids = std::move(text.tokens);
+      prompt.types = std::move(text.types);
+      limits = {.tokens = classes.segment, .whole_segments = true};
+    }
     *code = kExitDevice;
-    MNEME_RETURN_IF_ERROR(prompt.tool.Prepare({.tokens = kStepTokens}));
+    MNEME_RETURN_IF_ERROR(prompt.tool.Prepare(limits));
     prompt.tool.runner->set_observer(prompt.tape.get());
     prompt.slot = *prompt.tool.pool->Acquire();
     *code = kExitFailure;
@@ -236,13 +249,19 @@ struct ReadPrompt {
 
   // `tape` may be null.
   absl::Status Feed(RoutingTape* tape) { return FeedTo(ids.size(), tape); }
-  // The tokens before token `end` that were not fed yet.
+  // The tokens before token `end` that were not fed yet; of a model that classifies those of a
+  // segment.
   absl::Status FeedTo(size_t end, RoutingTape* tape) {
     while (fed < end) {
-      const auto chunk = std::span(ids).subspan(fed, std::min<size_t>(kStepTokens, end - fed));
+      const size_t count = types.empty() ? std::min<size_t>(kStepTokens, end - fed) : end - fed;
+      const auto chunk = std::span(ids).subspan(fed, count);
       StepPlan plan;
-      plan.AddRow(
-          {.slot = slot, .position = static_cast<int64_t>(fed), .tokens = chunk, .samples = true});
+      plan.AddRow({.slot = slot,
+                   .position = static_cast<int64_t>(fed),
+                   .tokens = chunk,
+                   .types = types.empty() ? std::span<const int32_t>()
+                                          : std::span<const int32_t>(types).subspan(fed, count),
+                   .samples = true});
       if (tape != nullptr) tape->BeginStep(0, static_cast<int>(chunk.size()));
       MNEME_RETURN_IF_ERROR(tool.runner->Forward(plan, tape));
       fed += chunk.size();
@@ -324,14 +343,15 @@ int DumpState(const InspectFlags& flags) {
 // Segment by segment, as engrams are forgotten.
 absl::Status WriteEngrams(ReadPrompt& prompt, std::ostream& out) {
   const ModelInfo& info = prompt.tool.model->info();
-  const auto length = static_cast<size_t>(info.segment);
+  const int segment = info.classes.exist() ? info.classes.segment : info.segment;
+  const auto length = static_cast<size_t>(segment);
   while (prompt.fed < prompt.ids.size()) {
     MNEME_RETURN_IF_ERROR(prompt.FeedTo(std::min(prompt.fed + length, prompt.ids.size()),
                                         /*tape=*/nullptr));
     MNEME_ASSIGN_OR_RETURN(const CanonicalState state, prompt.State());
     const EngramGraph graph = EngramGraph::Read(
         state,
-        {.tokens = info.segment, .working = info.working_engrams, .counted = info.counted_segments},
+        {.tokens = segment, .working = info.working_engrams, .counted = info.counted_segments},
         {.counts = true});
     out << EngramDumpLine(graph) << "\n";
   }
@@ -341,14 +361,15 @@ absl::Status WriteEngrams(ReadPrompt& prompt, std::ostream& out) {
 int DumpEngrams(const InspectFlags& flags) {
   ExitCode code = kExitFailure;
   auto prompt =
-      ReadPrompt::Load(flags, {"--dump-engrams", flags.dump_engrams}, /*tape=*/nullptr, &code);
+      ReadPrompt::Load(flags, {"--dump-engrams", flags.dump_engrams}, /*tape=*/nullptr, &code,
+                       /*may_classify=*/true);
   if (!prompt.ok()) return Report(kProgram, prompt.status(), code);
   const ModelInfo& info = prompt->tool.model->info();
-  if (info.segment == 0) {
+  if (info.engrams == 0) {
     return Report(kProgram,
                   absl::InvalidArgumentError(
                       absl::StrCat("--dump-engrams: a model of type ", info.architecture,
-                                   ", expected one that generates and makes engrams")),
+                                   ", expected one that makes engrams (Memoria)")),
                   kExitUsage);
   }
   std::ofstream file(flags.dump_engrams, std::ios::binary | std::ios::trunc);

@@ -361,7 +361,7 @@ int Main(int argc, char** argv) {
   }
 
   // The token file is checked against the vocabulary before weights are read.
-  const auto config = ReadModelConfig(flags.model.model);
+  const auto config = ReadModelConfig(flags.model.model, flags.model.segment_tokens);
   if (!config.ok()) return Report(kProgram, config.status(), kExitModel);
   const auto ids = ReadTokenFile(flags.tokens, config->vocab);
   if (!ids.ok()) return Report(kProgram, ids.status(), kExitUsage);

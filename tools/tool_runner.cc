@@ -69,6 +69,8 @@ void ModelFlags::AddTo(FlagParser& parser, bool with_model) {
   parser.Add("--engram-capacity", "N", &engram_capacity, 0, 8192,
              "engrams that a sequence has room for where the model makes some; 0 (default): what"
              " follows from the model");
+  parser.Add("--segment-tokens", "N", &segment_tokens, 0, 1 << 30,
+             "tokens of a segment where the model has some, and its config.json does not say");
   parser.Add("--isa", "NAME", &isa, "auto (default), baseline, avx2, avx512, avx512_bf16 or amx");
   parser.Add("--threads", "N", &threads, 0, 4096,
              "CPU threads; 0 (default): all that this process may use");
@@ -85,7 +87,7 @@ absl::StatusOr<ToolRunner> ToolRunner::Load(const ModelFlags& flags, ExitCode* c
   tool.backend = *std::move(backend);
   *code = kExitModel;
   ProgressLine progress;
-  MNEME_ASSIGN_OR_RETURN(tool.config, ReadModelConfig(flags.model));
+  MNEME_ASSIGN_OR_RETURN(tool.config, ReadModelConfig(flags.model, flags.segment_tokens));
   auto model = LoadModel(flags.model, *tool.backend, std::ref(progress), flags.options(observer));
   if (absl::IsResourceExhausted(model.status())) *code = kExitDevice;
   MNEME_RETURN_IF_ERROR(model.status());

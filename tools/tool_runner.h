@@ -28,9 +28,13 @@ struct ModelFlags {
   int threads = 0;
   int max_context = kDefaultMaxContext;
   int engram_capacity = 0;
+  int segment_tokens = 0;
 
   ModelOptions options(LayerObserver* observer = nullptr) const {
-    return {.max_context = max_context, .engram_capacity = engram_capacity, .observer = observer};
+    return {.max_context = max_context,
+            .engram_capacity = engram_capacity,
+            .segment_tokens = segment_tokens,
+            .observer = observer};
   }
 
   // --model is left out where the folder is a positional argument.

@@ -37,7 +37,7 @@ void Print(const v1::ClassifyResponse& response, const std::vector<std::string>&
           static_cast<size_t>(i) < names.size() ? names[static_cast<size_t>(i)] : absl::StrCat(i);
       absl::PrintF("%s%s %.6g", i == 0 ? "" : ", ", name, result.probabilities(i));
     }
-    absl::PrintF("\n");
+    absl::PrintF("%s\n", result.memory_evicted() ? "\tits memory was full" : "");
   }
 }
 
@@ -50,7 +50,7 @@ int RunClassify(const Arguments& arguments) {
   v1::ClassifyRequest request;
   std::string pair, ids;
   std::vector<std::string> files;
-  bool json = false, has_pair = false;
+  bool json = false, has_pair = false, has_ids = false;
   flags.Bool("json", "Print JSON.", [&](bool value) { json = value; });
   flags.String("pair", "TEXT",
                "A second text, put together with the only TEXT as the model's tokenizer does it.",
@@ -61,7 +61,10 @@ int RunClassify(const Arguments& arguments) {
   flags.String("file", "FILE", "A file that is a document; before each TEXT, and again for more.",
                [&](std::string value) { files.push_back(std::move(value)); });
   flags.String("token-ids", "IDS", "A document as token ids, such as 5,6,7, in place of TEXT.",
-               [&](std::string value) { ids = std::move(value); });
+               [&](std::string value) {
+                 ids = std::move(value);
+                 has_ids = true;
+               });
   flags.Bool("add-special-tokens",
              "Put around texts what the tokenizer puts there, such as [CLS] and [SEP]; on by "
              "default.",
@@ -79,14 +82,14 @@ int RunClassify(const Arguments& arguments) {
     request.add_documents()->set_text(std::string(opened->text()));
   }
   for (const std::string& word : *words) request.add_documents()->set_text(word);
-  if (!ids.empty() && !ReadIds(ids, *request.add_documents())) {
+  if (has_ids && !ReadIds(ids, *request.add_documents())) {
     return ReportUsage("classify", "--token-ids takes numbers with commas between them: 5,6,7");
   }
   if (request.documents_size() == 0) {
     request.add_documents()->set_text(std::string(std::istreambuf_iterator<char>(std::cin), {}));
   }
   if (has_pair) {
-    if (request.documents_size() != 1 || !ids.empty()) {
+    if (request.documents_size() != 1 || has_ids) {
       return ReportUsage("classify", "--pair goes with one TEXT");
     }
     request.mutable_documents(0)->set_text_pair(pair);

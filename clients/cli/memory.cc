@@ -202,6 +202,9 @@ int Forget(Client& client, const std::string& session, const Options& options) {
   } else {
     absl::PrintF("forgotten: %d working, %d short-term and %d long-term engrams\n", gone->working(),
                  gone->short_term(), gone->long_term());
+    for (const std::string& name : gone->dropped_checkpoints()) {
+      absl::PrintF("dropped with them: checkpoint %s\n", name);
+    }
   }
   return kOk;
 }

@@ -29,6 +29,8 @@ absl::StatusOr<std::string> FactsWithin(const Tokenizer* tokenizer, absl::string
   if (facts.opening.bytes == 0 && facts.fed.bytes >= whole.opening.bytes) {
     facts.opening = whole.opening;
   }
+  facts.engram_capacity = whole.engram_capacity;
+  facts.may_have_evicted = facts.may_have_evicted || whole.evictions > facts.evictions;
   facts.fed_pending = whole.fed_pending;
   facts.sent_before = whole.sent_before;
   facts.dropped_pending = whole.dropped_pending || part.events.empty();

@@ -15,6 +15,12 @@
 
 namespace mneme {
 
+// The last positions [begin, end) that a session forgot (ForgetSegments), and where it stood then,
+// before which its log does not lead any more. 0: it forgot none.
+struct ForgottenRange {
+  int64_t begin = 0, end = 0, at = 0;
+};
+
 // Everything that belongs to a session and is not in its slab; plain data, bounded. Copying it,
 // with a copy of the slab, is a fork.
 struct Session {
@@ -35,6 +41,7 @@ struct Session {
   bool has_text = false;  // something other than control tokens is in the conversation
   TokenHistory history;   // of all tokens, the pending one included
   int32_t evictions = 0;  // of engrams (kEngramsEvicted), up to the last crossing
+  ForgottenRange forgotten;
 
   // Named sessions only.
   Residence residence = Residence::kResident;

@@ -21,6 +21,7 @@ SessionManager::Done SessionManager::Claiming(const SessionKey& key, Done done, 
 
 void SessionManager::LogForgetting(Session& session, int64_t begin, int64_t end, Done done) {
   session.history.Forget(begin - session.position(), end - session.position());
+  session.forgotten = {begin, end, session.position()};
   if (options_.log == nullptr) return done(absl::OkStatus());
   // What is not durable is here alone.
   Done claiming = Claiming(session.key, std::move(done), session.durability == Durability::kTurn);

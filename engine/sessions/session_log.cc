@@ -16,8 +16,9 @@
 namespace mneme {
 namespace {
 
-// Version 2 has the opening, version 3 sent_before.
-constexpr uint64_t kFactsVersion = 3;
+// Version 2 has the opening, version 3 sent_before, version 4 the room for engrams and
+// what was forgotten.
+constexpr uint64_t kFactsVersion = 4;
 
 absl::Status NotDurable(const absl::Status& why) {
   if (const std::optional<OwnerLimit> limit = ExceededLimit(why); limit.has_value()) {
@@ -60,7 +61,12 @@ std::string LoggedFacts::Encode() const {
       .Varint(dropped_pending ? 1 : 0)
       .Signed(opening.bytes)
       .Fixed64(opening.hash)
-      .Varint(sent_before ? 1 : 0);
+      .Varint(sent_before ? 1 : 0)
+      .Varint(static_cast<uint64_t>(engram_capacity))
+      .Varint(may_have_evicted ? 1 : 0)
+      .Signed(forgotten.begin)
+      .Signed(forgotten.end)
+      .Signed(forgotten.at);
   return std::move(values).Values();
 }
 
@@ -86,6 +92,13 @@ absl::StatusOr<LoggedFacts> LoggedFacts::Decode(absl::string_view text) {
     facts.opening.hash = values.Fixed64();
   }
   if (version >= 3) facts.sent_before = values.Varint() != 0;
+  if (version >= 4) {
+    facts.engram_capacity = static_cast<int>(values.Varint());
+    facts.may_have_evicted = values.Varint() != 0;
+    facts.forgotten.begin = values.Signed();
+    facts.forgotten.end = values.Signed();
+    facts.forgotten.at = values.Signed();
+  }
   MNEME_RETURN_IF_ERROR(values.End("facts of a session"));
   return facts;
 }
@@ -132,9 +145,11 @@ absl::Status SessionLog::CheckRecord(const SessionRecord& record) const {
                                 ", and its snapshots or its log were damaged")),
         record.position());
   }
-  if (const absl::Status facts = LoggedFacts::Decode(record.facts).status(); !facts.ok()) {
-    return WithPosition(absl::IsDataLoss(facts) ? Lost(record.name, facts.message())
-                                                : WithReason(facts, kReasonOtherModel),
+  const absl::StatusOr<LoggedFacts> facts = LoggedFacts::Decode(record.facts);
+  if (!facts.ok()) {
+    return WithPosition(absl::IsDataLoss(facts.status())
+                            ? Lost(record.name, facts.status().message())
+                            : WithReason(facts.status(), kReasonOtherModel),
                         record.position());
   }
   if (record.model != options_.model) {
@@ -147,7 +162,31 @@ absl::Status SessionLog::CheckRecord(const SessionRecord& record) const {
             kReasonOtherModel),
         record.position());
   }
+  if (facts->evictions > 0 || facts->may_have_evicted) {
+    return CheckCapacity(record,
+                         "engrams were evicted for want of room, so that with another room it "
+                         "would be another session");
+  }
+  if (record.durability == Durability::kNone || record.first_turn > 0) {
+    return CheckCapacity(record,
+                         "its log does not lead back to its beginning, from where it could be fed "
+                         "again with another room");
+  }
   return absl::OkStatus();
+}
+
+absl::Status SessionLog::CheckCapacity(const SessionRecord& record, absl::string_view why) const {
+  const absl::StatusOr<LoggedFacts> facts = LoggedFacts::Decode(record.facts);
+  const int had = facts.ok() ? facts->engram_capacity : 0, has = options_.engram_capacity;
+  if (had == 0 || had == has) return absl::OkStatus();
+  return WithPosition(
+      WithReason(absl::FailedPreconditionError(absl::StrCat(
+                     "session \"", record.name, "\" was kept with room for ", had,
+                     " engrams, and this server has room for ", has, " (--engram-capacity): ", why,
+                     ". It stays as it is stored; a server with --engram-capacity ", had,
+                     " goes on with it")),
+                 kReasonEngramCapacity),
+      record.position());
 }
 
 std::string SessionLog::Described(uint64_t model, absl::string_view name) const {
@@ -199,6 +238,7 @@ absl::Status SessionLog::Restore(const SessionRecord& record, Session& session) 
   session.pending_token = record.pending_token;
   session.has_text = facts.has_text;
   session.evictions = facts.evictions;
+  session.forgotten = facts.forgotten;
   session.residence = Residence::kStored;
   session.durability = record.durability;
   session.logged = true;
@@ -336,6 +376,8 @@ std::vector<Change> SessionLog::ChangesOf(Session& session, FedTurn turn,
                              .has_text = session.has_text,
                              .evictions = session.evictions,
                              .arithmetic = options_.arithmetic,
+                             .engram_capacity = options_.engram_capacity,
+                             .forgotten = session.forgotten,
                              .prompted = turn.prompted,
                              .fed_pending = turn.fed_pending,
                              .dropped_pending = turn.dropped_pending,

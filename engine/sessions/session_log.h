@@ -45,7 +45,10 @@ struct LoggedFacts {
   bool has_text = false;
   int32_t evictions = 0;
   uint64_t arithmetic = 0;  // whose bits state_digest is of
-  int64_t prompted = 0;     // FedTurn
+  int engram_capacity = 0;  // ModelInfo::engrams of the server; 0: nobody knows, or there are none
+  bool may_have_evicted = false;  // more than `evictions`
+  ForgottenRange forgotten;       // Session::forgotten
+  int64_t prompted = 0;           // FedTurn
   bool fed_pending = false;
   bool dropped_pending = false;
   bool sent_before = false;
@@ -67,6 +70,7 @@ class SessionLog {
     uint64_t model = 0;                              // SessionRecord::model
     std::string model_name;                          // NameModel; may be empty
     uint64_t arithmetic = 0;                         // LoggedFacts::arithmetic
+    int engram_capacity = 0;                         // likewise
     Durability durability = Durability::kTurn;       // where nobody says
     std::function<uint64_t(const Session&)> digest;  // of a state in a slab; may be empty
     StoredStates* states = nullptr;                  // of the store's
@@ -94,6 +98,9 @@ class SessionLog {
   // DATA_LOSS, SESSION_LOST, of a session that may be older than it was, unless the request knows
   // that: it says where the session stands, takes what is left, or sends the whole conversation.
   static absl::Status CheckDoubt(const Session& session, const Request& request);
+  // FAILED_PRECONDITION, ENGRAM_CAPACITY: the session cannot go on with this server's room for
+  // engrams, for the reason that `why` ends a sentence with. OK where it has the room that it had.
+  absl::Status CheckCapacity(const SessionRecord& record, absl::string_view why) const;
   // Fills a session with what is known of it without its state.
   static absl::Status Restore(const SessionRecord& record, Session& session);
   // As of the last change that is durable: for a session that was taken back to there.

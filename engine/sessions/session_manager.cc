@@ -260,6 +260,7 @@ absl::StatusOr<Session*> SessionManager::Add(const SessionKey& key, const NewSes
     made.has_text = parent->has_text;
     made.history = parent->history;
     made.evictions = parent->evictions;
+    made.forgotten = parent->forgotten;
   }
   const bool rests_in_store = parent != nullptr && parent->residence == Residence::kStored;
   const bool may_rest_there =

@@ -21,6 +21,20 @@ absl::Status WithRewindReason(const absl::Status& status) {
   return status;
 }
 
+// The same of a session that is to go back, and cannot for what it forgot, if that is why.
+absl::Status WithRewindReason(const absl::Status& status, const RewindTarget& to,
+                              const ForgottenRange& forgotten) {
+  const bool is_gone = to.checkpoint.empty()
+                           ? absl::IsOutOfRange(status) && to.position < forgotten.at
+                           : absl::IsNotFound(status) && forgotten.at > 0;
+  if (!is_gone) return WithRewindReason(status);
+  return WithRewindReason(absl::Status(
+      status.code(),
+      absl::StrCat(status.message(), "; it stood at position ", forgotten.at,
+                   " when it forgot positions ", forgotten.begin, " to ", forgotten.end - 1,
+                   ", and nothing that led there was kept, checkpoints neither")));
+}
+
 absl::Status TooManyCheckpoints(absl::string_view who, int64_t count, int most) {
   return WithReason(absl::ResourceExhaustedError(absl::StrCat(
                         who, " has ", count, " checkpoints, and may have ", most, "; delete one")),
@@ -86,11 +100,15 @@ void SessionManager::BeginRewinds() {
     }
     PendingRewind begun = std::move(*next);
     next = rewinds_.erase(next);
-    options_.log->Rewind(session->id, begun.to,
-                         [this, key = begun.key, done = begun.done](const absl::Status& status) {
-                           if (status.ok()) ReturnToStore(*Find(key));
-                           done(WithRewindReason(status));
-                         });
+    options_.log->Rewind(
+        session->id, begun.to,
+        [this, key = begun.key, to = begun.to, done = begun.done](const absl::Status& status) {
+          Session* const back = Find(key);
+          CHECK(back != nullptr) << "session \"" << key.name << "\" is claimed, and gone";
+          const ForgottenRange forgotten = back->forgotten;
+          if (status.ok()) ReturnToStore(*back);
+          done(WithRewindReason(status, to, forgotten));
+        });
   }
 }
 
@@ -128,18 +146,20 @@ void SessionManager::ForkAt(const SessionKey& source, const SessionKey& target, 
   const absl::StatusOr<Session*> parent = FindLogged(source);
   if (!parent.ok()) return done(parent.status());
   const int64_t id = (*parent)->id;
+  const ForgottenRange forgotten = (*parent)->forgotten;
   DropIfUnused(source);
   if (const absl::Status free = CheckNew(target, ttl); !free.ok()) return done(free);
   Session child = Make(target, ttl);
   child.durability = Durability::kTurn;
   ClaimForCommand(target);
-  options_.log->ForkAt(id, child, at,
-                       [this, target, waiting = std::move(done)](const absl::Status& status) {
-                         EndCommand(target);
-                         if (!status.ok()) return waiting(WithRewindReason(status));
-                         stats_.sessions_created.Add();
-                         waiting(Get(target));
-                       });
+  options_.log->ForkAt(
+      id, child, at,
+      [this, target, at, forgotten, waiting = std::move(done)](const absl::Status& status) {
+        EndCommand(target);
+        if (!status.ok()) return waiting(WithRewindReason(status, at, forgotten));
+        stats_.sessions_created.Add();
+        waiting(Get(target));
+      });
 }
 
 // --- Checkpoints ---

@@ -176,7 +176,16 @@ absl::Status StoredStates::ReadSession(const ReadJob& job, StoredState& state) {
   MNEME_RETURN_IF_ERROR(ReadNewest(std::move(snapshots), state, unusable));
   const bool from_the_start = record->durability == Durability::kTurn && record->first_turn == 0;
   if (!state.in_buffer && !from_the_start) {
-    if (absl::IsFailedPrecondition(unusable)) return WithReason(unusable, kReasonOtherModel);
+    if (absl::IsFailedPrecondition(unusable)) {
+      // Which file and which numbers is in the log.
+      return WithReason(
+          absl::FailedPreconditionError(absl::StrCat(
+              "session \"", record->name,
+              "\" has only snapshots of another state format (of another device, --state-dtype, "
+              "--max-context, --engram-capacity or a newer version), and its log does not lead "
+              "back to its beginning; it stays as it is stored")),
+          kReasonOtherModel);
+    }
     return absl::DataLossError(unusable.ok() ? "there is no snapshot" : unusable.message());
   }
   if (record->durability == Durability::kTurn) return ReadTurns(state);

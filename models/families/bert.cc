@@ -46,6 +46,14 @@ std::vector<std::string> ReadLabels(ConfigReader& reader) {
     }
     named[id] = true;
     labels[id] = value.get<std::string>();
+    const auto other = std::find(labels.begin(), labels.end(), labels[id]);
+    const auto same = std::find(other + 1, labels.end(), labels[id]);
+    if (labels[id].empty() || same != labels.end()) {
+      reader.Invalid("id2label", *map,
+                     absl::StrCat("a name of its own for each class, not ", value.dump(),
+                                  labels[id].empty() ? "" : " for two"));
+      return labels;
+    }
   }
   return labels;
 }
@@ -57,10 +65,7 @@ void CheckLabelIds(ConfigReader& reader, const std::vector<std::string>& labels)
   bool agrees = map->is_object() && map->size() <= labels.size();
   for (size_t id = 0; agrees && id < labels.size(); ++id) {
     const auto it = map->find(labels[id]);
-    // Classes may share a name, which has one id.
-    agrees =
-        it != map->end() && it->is_number_integer() &&
-        (*it == id || (*it >= 0 && *it < labels.size() && labels[it->get<size_t>()] == labels[id]));
+    agrees = it != map->end() && it->is_number_integer() && *it == id;
   }
   if (agrees) return;
   reader.Invalid("label2id", *map,
@@ -134,7 +139,9 @@ NetworkMaker ReadBert(absl::string_view model_type, ConfigReader& reader, ModelC
     parts.heads = 1;
   }
   parts.positions = reader.Int("max_position_embeddings", 512, 1, kMaxPositions);
-  classes.types = reader.Int("type_vocab_size", 2, 1, kMaxTypes);
+  parts.types = reader.Int("type_vocab_size", 2, 1, kMaxTypes);
+  // Upstream's Memoria gives all tokens the first type, those of a pair, too.
+  classes.types = memoria ? 1 : parts.types;
   classes.padding = reader.Int("pad_token_id", roberta ? 1 : 0, 0, info.vocab - 1);
   ReadClasses(reader, classes);
 

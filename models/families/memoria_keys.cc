@@ -45,11 +45,13 @@ int ReadSegment(ConfigReader& reader, const MemoriaLayers& layers) {
       absl::StrCat("an integer from 1 to ", layers.positions_key, " (", layers.positions, ")");
   const nlohmann::json* value = reader.Find("segment_tokens");
   if (value == nullptr || value->is_null()) {
-    reader.Invalid("segment_tokens", nullptr,
-                   absl::StrCat(expected,
-                                ": the tokens of a segment that the model was trained with, which "
-                                "the authors' programs take as ",
-                                layers.flag, " and do not save"));
+    reader.Missing(
+        "segment_tokens",
+        absl::StrCat("the tokens of a segment, which the authors' training programs are told as ",
+                     layers.flag,
+                     " and do not save. Add it to the file, or give it with "
+                     "--segment-tokens: ",
+                     expected, ", the one of the training"));
     return 1;
   }
   const int segment = reader.Int("segment_tokens", 1, 1, kMaxSegment);

@@ -148,11 +148,7 @@ absl::StatusOr<ForgottenEngrams> ForgetEngrams(const EngramConfig& config, int64
   }
   Forgetter forgetter(config, state);
   const ForgottenEngrams forgotten = forgetter.Mark(first, end);
-  if (forgotten.total() == 0) {
-    return absl::NotFoundError(absl::StrCat("no engram is left of segments from ", first, " to ",
-                                            end - 1, ": there is nothing to forget"));
-  }
-  forgetter.Forget();
+  if (forgotten.total() > 0) forgetter.Forget();
   return forgotten;
 }
 

@@ -19,7 +19,7 @@ namespace mneme {
 // What others have of them stays: later engrams were made by tokens that attended to these.
 //
 // 0 <= first < end. FAILED_PRECONDITION where that reaches the open segment, whose tokens are not
-// engrams yet; NOT_FOUND where there is nothing to forget. The state is then as it was.
+// engrams yet: the state is then as it was. It is also where no engram is left of these segments.
 absl::StatusOr<ForgottenEngrams> ForgetEngrams(const EngramConfig& config, int64_t first,
                                                int64_t end, CanonicalState& state);
 

@@ -91,23 +91,26 @@ void EngramMemory::AddFields(const LayerBuilder& builder) {
   types_ = layout.Add({.name = "engrams.types",
                        .dtype = DType::kU8,
                        .shape = {capacity},
-                       .traffic = StateTraffic::kSegments});
-  const auto of_slots = [&](const char* name, DType dtype, Shape shape) {
+                       .traffic = StateTraffic::kSegments,
+                       .room = StateRoom::kChosen});
+  const auto of_slots = [&](const char* name, DType dtype, Shape shape,
+                            StateRoom room = StateRoom::kChosen) {
     return layout.Add({.name = name,
                        .dtype = dtype,
                        .shape = shape,
                        .guard = StateGuard::kFlags,
                        .flags = types_.index,
-                       .traffic = StateTraffic::kSegments});
+                       .traffic = StateTraffic::kSegments,
+                       .room = room});
   };
   vectors_ = of_slots("engrams.vectors", number, {capacity, dim});
   lifespans_ = of_slots("engrams.lifespans", number, {capacity});
   gains_ = of_slots("engrams.gains", number, {capacity});
   births_ = of_slots("engrams.births", DType::kI32, {capacity});
   if (const int steps = EngramHistorySteps(config_.capacity); steps > 0) {
-    fired_ = of_slots("engrams.fired", DType::kI32, {capacity, steps / 32});
+    fired_ = of_slots("engrams.fired", DType::kI32, {capacity, steps / 32}, StateRoom::kOfChosen);
   } else {
-    counts_ = of_slots("engrams.counts", DType::kU16, {capacity, capacity});
+    counts_ = of_slots("engrams.counts", DType::kU16, {capacity, capacity}, StateRoom::kOfChosen);
   }
   recalled_ = layout.Add({.name = "engrams.recalled",
                           .dtype = DType::kI32,

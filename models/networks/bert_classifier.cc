@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/engrams/firing_counts.h"
 #include "models/gpt2_tensors.h"
 #include "models/mixers/engram_capacity.h"
 #include "models/mixers/entry_streams.h"
@@ -66,7 +67,11 @@ class BertClassifier final : public Network {
                          .workspace = ctx.workspace,
                          .batch = crossing,
                          .slabs = ctx.slabs,
-                         .contexts = ctx.contexts};
+                         .contexts = ctx.contexts,
+                         .reports = ctx.reports};
+    if (!ctx.reports.words.empty()) {
+      ctx.backend.Zero(ctx.reports.range.data, ctx.reports.range.bytes());
+    }
     for (int i = 0; i < info_.layers; ++i) {
       Layer(inner, layers_[static_cast<size_t>(i)], index.seen, hidden);
       if (memory_.has_value() && i == memory_layer_) Cross(inner, hidden);
@@ -94,6 +99,9 @@ class BertClassifier final : public Network {
       MNEME_ASSIGN_OR_RETURN(engrams.capacity, EngramCapacity(builder, engrams.rules));
       info_.engrams = engrams.capacity;
       info_.working_engrams = engrams.rules.working;
+      info_.recalled_engrams = engrams.rules.recalled();
+      const int steps = EngramHistorySteps(engrams.capacity);
+      info_.counted_segments = steps > 0 ? steps : FiringCounts::kMostSegments;
       MNEME_ASSIGN_OR_RETURN(memory_, EngramMemory::Make(layer, engrams));
     }
     for (int i = 0; i < info_.layers; ++i) {
@@ -113,8 +121,8 @@ class BertClassifier final : public Network {
         words_, weights.Table(builder.Weight("word_embeddings.weight"), info_.vocab, dim));
     MNEME_ASSIGN_OR_RETURN(positions_, weights.Table(builder.Weight("position_embeddings.weight"),
                                                      parts.positions, dim));
-    MNEME_ASSIGN_OR_RETURN(types_, weights.Table(builder.Weight("token_type_embeddings.weight"),
-                                                 info_.classes.types, dim));
+    MNEME_ASSIGN_OR_RETURN(
+        types_, weights.Table(builder.Weight("token_type_embeddings.weight"), parts.types, dim));
     // Buffers of old files.
     weights.Ignore(builder.Weight("position_ids"));
     weights.Ignore(builder.Weight("token_type_ids"));

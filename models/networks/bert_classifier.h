@@ -28,6 +28,7 @@ struct BertClassifierParts {
   float norm_eps = 1e-12f;
   std::string prefix = "bert.";
   int positions = 1;  // that were learned
+  int types = 1;      // likewise, at least Classes::types
   // As of IndexWholeSegmentsArgs.
   int first_position = 0;
   int32_t skipped = -1;

@@ -91,6 +91,8 @@ void ClassifyBatch::Take(size_t document, const TokenEvent& last) {
     result.tokens = last.usage.prompt_tokens;
     batch_.usage.prompt_tokens += last.usage.prompt_tokens;
     batch_.usage.fed_tokens += last.usage.fed_tokens;
+    result.memory_evicted = last.usage.memory_evicted;
+    batch_.usage.memory_evicted = batch_.usage.memory_evicted || result.memory_evicted;
     is_last = ++ended_ == count_;
   }
   if (is_last) return Finish(absl::OkStatus());

@@ -22,6 +22,7 @@ struct ClassifiedDocument {
   std::vector<double> scores;  // ClassScores
   size_t label = 0;            // of the largest one
   int64_t tokens = 0;
+  bool memory_evicted = false;  // Usage's
 };
 
 struct ClassifiedBatch {

@@ -55,9 +55,11 @@ v1::ClassifyResponse ToResponse(const ClassifiedBatch& batch, const Engine& engi
     result.mutable_probabilities()->Add(document.scores.begin(), document.scores.end());
     result.mutable_logits()->Add(document.logits.begin(), document.logits.end());
     result.set_prompt_tokens(document.tokens);
+    result.set_memory_evicted(document.memory_evicted);
   }
   response.mutable_usage()->set_prompt_tokens(batch.usage.prompt_tokens);
   response.mutable_usage()->set_fed_tokens(batch.usage.fed_tokens);
+  response.mutable_usage()->set_memory_evicted(batch.usage.memory_evicted);
   response.set_model(SanitizeUtf8(facts.model_name));
   response.set_request_id(request_id);
   return response;

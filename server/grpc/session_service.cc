@@ -101,12 +101,13 @@ absl::StatusOr<v1::ForgetSegmentsResponse> ForgetSegments(
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
   MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
   MNEME_ASSIGN_OR_RETURN(
-      const ForgottenEngrams forgotten,
+      const ForgottenSegments forgotten,
       engine->ForgetSegments({owner, request.name()}, request.first(), request.end()));
   v1::ForgetSegmentsResponse response;
   response.set_working(forgotten.working);
   response.set_short_term(forgotten.short_term);
   response.set_long_term(forgotten.long_term);
+  for (const std::string& name : forgotten.checkpoints) response.add_dropped_checkpoints(name);
   return response;
 }
 

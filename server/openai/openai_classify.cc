@@ -113,18 +113,20 @@ Json AnswerJson(const ClassifiedBatch& batch, const HttpRequest& http, const Eng
                     {"label", SanitizeUtf8(classes.labels[document.label])},
                     {"probs", numbers},
                     {"num_classes", classes.labels.size()}});
+    if (document.memory_evicted) data.back()["memory_evicted"] = true;
   }
   const int64_t tokens = batch.usage.prompt_tokens;
+  Json usage = {{"prompt_tokens", tokens},
+                {"total_tokens", tokens},
+                {"completion_tokens", 0},
+                {"prompt_tokens_details", nullptr}};
+  if (batch.usage.memory_evicted) usage["memory_evicted"] = true;
   return {{"id", absl::StrCat("classify-", http.id)},
           {"object", "list"},
           {"created", absl::ToUnixSeconds(absl::Now())},
           {"model", SanitizeUtf8(facts.model_name)},
           {"data", std::move(data)},
-          {"usage",
-           {{"prompt_tokens", tokens},
-            {"total_tokens", tokens},
-            {"completion_tokens", 0},
-            {"prompt_tokens_details", nullptr}}}};
+          {"usage", std::move(usage)}};
 }
 
 }  // namespace

@@ -172,13 +172,11 @@ absl::StatusOr<Json> Act(const EngineAccess& access, const HttpRequest& http) {
     }
   }
   MNEME_RETURN_IF_ERROR(fields.Finish());
-  MNEME_ASSIGN_OR_RETURN(const ForgottenEngrams forgotten,
+  MNEME_ASSIGN_OR_RETURN(const ForgottenSegments forgotten,
                          engine->ForgetSegments({http.owner, std::string(name)}, first, end));
-  return Json{{"id", std::string(name)},
-              {"object", "session.segments_forgotten"},
-              {"working", forgotten.working},
-              {"short_term", forgotten.short_term},
-              {"long_term", forgotten.long_term}};
+  return Json{{"id", std::string(name)},          {"object", "session.segments_forgotten"},
+              {"working", forgotten.working},     {"short_term", forgotten.short_term},
+              {"long_term", forgotten.long_term}, {"dropped_checkpoints", forgotten.checkpoints}};
 }
 
 }  // namespace

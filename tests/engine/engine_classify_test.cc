@@ -13,6 +13,7 @@
 #include "engine/status_payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/session_storage.h"
 #include "tests/models/matrix_spec.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/fake_model.h"
@@ -35,12 +36,15 @@ class EngineClassifyTest : public ::testing::Test {
   }
 
   absl::StatusOr<std::unique_ptr<Engine>> Make(const char* model_type,
-                                               EngineOptions options = Small()) {
+                                               EngineOptions options = Small(),
+                                               int engram_capacity = 0,
+                                               SessionStorage storage = {}) {
     MakeFolder(MatrixSpec(model_type), folder_);
     auto backend = Cpu().Make();
-    auto model = LoadModel(folder_.path(), *backend, nullptr);
+    auto model = LoadModel(folder_.path(), *backend, nullptr, {.engram_capacity = engram_capacity});
     CHECK_OK(model.status());
-    return Engine::Create(std::move(backend), *std::move(model), nullptr, {}, options, clock_);
+    return Engine::Create(std::move(backend), *std::move(model), nullptr, {}, options, clock_,
+                          std::move(storage));
   }
   static Request Text(std::vector<int32_t> tokens, std::vector<int32_t> types = {}) {
     Request request;
@@ -119,6 +123,45 @@ TEST_F(EngineClassifyTest, PairsAreToldFromEachOther) {
   std::fill(types.begin() + 9, types.end(), 1);
   EXPECT_EQ(logits_of(), Alone(tokens, types));
   EXPECT_NE(logits_of(), one);
+}
+
+TEST_F(EngineClassifyTest, EvictionsOfATextAreToldAndCounted) {
+  constexpr int kFewest = 12;
+  for (const char* type : {"memoria_bert", "memoria_roberta"}) {
+    const auto engine = Make(type, Small(), kFewest);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const EngramStats& stats = (*engine)->stats().engrams;
+    EXPECT_TRUE(stats.exist);
+    const auto last_of = [&](int segments) {
+      return Last(**(*engine)->Submit(Text(RandomTokens(16 * segments, 259, 1))));
+    };
+    EXPECT_FALSE(last_of(2).usage.memory_evicted);
+    EXPECT_EQ(stats.evictions.value(), 0);
+    EXPECT_EQ(stats.long_term.count(), 2) << "a segment begins in each of two";
+    EXPECT_EQ(stats.wraps.value(), 0);
+    const TokenEvent full = last_of(20);
+    EXPECT_EQ(full.status, absl::OkStatus());
+    EXPECT_TRUE(full.usage.memory_evicted) << type;
+    EXPECT_GT(stats.evictions.value(), 0);
+    EXPECT_EQ(stats.long_term.count(), 22);
+    EXPECT_FALSE(last_of(2).usage.memory_evicted) << "the next text has a memory of its own";
+  }
+}
+
+TEST_F(EngineClassifyTest, PairsOfMemoriaAreOfOneType) {
+  const auto engine = Make("memoria_bert");
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_THAT(std::string((*engine)->Submit(Text({1, 2}, {0, 1})).status().message()),
+              HasSubstr("token_types[1] is 1, expected 0 to 0"));
+}
+
+TEST_F(EngineClassifyTest, SessionsAreNotStored) {
+  StoreReport report;
+  const TestFolder sessions;
+  const auto engine = Make("memoria_bert", Small(), 0, StorageIn(sessions.path() + "/s", report));
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(engine.status().message()),
+              HasSubstr("(--session-dir), expected none: a model that classifies"));
 }
 
 TEST_F(EngineClassifyTest, WhatCannotBeClassifiedIsRefusedByName) {

@@ -153,6 +153,54 @@ TEST_F(EngineForgetTest, NothingOfItIsOnTheDiskWhenItIsAnswered) {
   EXPECT_EQ(again.tokens.size(), 0u);
 }
 
+// Going back to before it would bring its engrams to life again.
+TEST_F(EngineForgetTest, ARangeWhoseEngramsHaveDiedIsForgottenToo) {
+  const std::string sessions = folder_.path() + "/sessions";
+  const auto engine = Start(sessions, Durability::kTurn);
+  const std::vector<int32_t> secret = Text(2, 1);
+  EXPECT_EQ(Ask(*engine, secret, "told").status(), absl::OkStatus());
+  EXPECT_EQ(engine->CreateCheckpoint(kKey, "early").status(), absl::OkStatus());
+  const int64_t early = engine->GetSession(kKey)->position;
+  const auto left = [&] {
+    int64_t engrams = 0;
+    for (const EngramRow& row : engine->InspectMemory(kKey, {.engrams = EngramsQuery()})->engrams) {
+      if (row.source.segment < 2) ++engrams;
+    }
+    return engrams;
+  };
+  for (int i = 0; left() > 0; ++i) {
+    ASSERT_LT(i, 60) << "its engrams do not die";
+    EXPECT_EQ(Ask(*engine, Text(2, 10 + static_cast<uint64_t>(i))).status(), absl::OkStatus());
+  }
+  const std::span<const int32_t> some = std::span(secret).subspan(1, 8);
+  EXPECT_TRUE(IsStored(sessions, some));
+  EXPECT_EQ(engine->CreateCheckpoint(kKey, "late").status(), absl::OkStatus());
+  const int64_t position = engine->GetSession(kKey)->position;
+
+  const auto forgotten = engine->ForgetSegments(kKey, 0, 2);
+  ASSERT_EQ(forgotten.status(), absl::OkStatus());
+  EXPECT_EQ(forgotten->total(), 0);
+  EXPECT_EQ(forgotten->checkpoints, (std::vector<std::string>{"early", "late"}));
+  EXPECT_FALSE(IsStored(sessions, some));
+  EXPECT_EQ(engine->ListCheckpoints(kKey)->size(), 0u);
+
+  // It says why it cannot go back, also once it has gone on and come back from the store.
+  EXPECT_EQ(Ask(*engine, Text(1, 3)).status(), absl::OkStatus());
+  const auto after = Start(Copy(sessions, folder_.path() + "/killed"), Durability::kTurn);
+  const std::string reason = absl::StrCat("it stood at position ", position,
+                                          " when it forgot positions 0 to ", 2 * segment_ - 1);
+  for (const absl::Status& status :
+       {after->RewindSession(kKey, {.position = early}).status(),
+        after->ForkSessionAt(kKey, {kKey.owner, "f"}, absl::ZeroDuration(), {.position = early})
+            .status(),
+        after->RewindSession(kKey, {.checkpoint = "early"}).status()}) {
+    EXPECT_TRUE(absl::StrContains(status.message(), reason)) << status;
+  }
+  EXPECT_EQ(ReasonOf(after->RewindSession(kKey, {.position = early}).status()),
+            kReasonPositionGone);
+  EXPECT_EQ(after->RewindSession(kKey, {.position = position}).status(), absl::OkStatus());
+}
+
 TEST_F(EngineForgetTest, StatesBehindItsPromptAreForgottenToo) {
   const auto engine = Start(folder_.path() + "/sessions", Durability::kTurn);
   const std::vector<int32_t> prompt = Text(4, 1);

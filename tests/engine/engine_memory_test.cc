@@ -166,7 +166,7 @@ TEST_P(EngineMemoryTest, WhatCannotBeForgottenIsRefusedAndNoSessionIsLost) {
   EXPECT_EQ(FieldOf(engine->ForgetSegments(key, -1, 2).status()), "first");
   EXPECT_EQ(engine->GetSession(key)->position, position);
   EXPECT_TRUE(engine->ForgetSegments(key, 0, 1).ok());
-  EXPECT_TRUE(absl::IsNotFound(engine->ForgetSegments(key, 0, 1).status())) << "it is gone";
+  EXPECT_EQ(engine->ForgetSegments(key, 0, 1)->total(), 0) << "it is gone";
   EXPECT_EQ(Ask(*engine, OwnedRequest({1, 2}, 3, "s", "alice")).last.status, absl::OkStatus());
 
   // While a request for it runs: its reader is slow.
@@ -306,6 +306,32 @@ TEST_P(EngineMemoryTest, CrossingsAreReportedAndEvictionsStayKnown) {
     CHECK_OK(engine->DeleteSession({"", "s"}));
     EXPECT_FALSE(Ask(*engine, OwnedRequest({3}, 1, "s")).usage().memory_evicted);
   }
+}
+
+// Every segment of a text is a crossing, and the device reports it beside the logits.
+TEST_P(EngineMemoryTest, EvictionsOfATextThatIsClassifiedAreReported) {
+  const TestFolder folder;
+  MakeFolder(MatrixSpec("memoria_bert"), folder);
+  std::unique_ptr<Backend> backend = GetParam().Make();
+  auto model = LoadModel(folder.path(), *backend, nullptr, {.engram_capacity = 12});
+  CHECK_OK(model.status());
+  const auto engine =
+      Engine::Create(std::move(backend), *std::move(model), /*tokenizer=*/nullptr, {},
+                     {.max_sessions = 8, .max_rows = 8, .max_tokens_per_step = 32}, clock_);
+  CHECK_OK(engine.status());
+  const auto classify = [&](int segments) {
+    Request request;
+    request.classify = true;
+    request.stop.max_tokens = 0;
+    request.prompt.at_start = RandomTokens(16 * segments, kVocab, 1);
+    request.prompt.same_everywhere = true;
+    return Ask(**engine, std::move(request));
+  };
+  EXPECT_FALSE(classify(2).usage().memory_evicted);
+  EXPECT_TRUE(classify(20).usage().memory_evicted);
+  const EngramStats& stats = (*engine)->stats().engrams;
+  EXPECT_EQ(stats.long_term.count(), 22);
+  EXPECT_GT(stats.evictions.value(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fastest, EngineMemoryTest, testing::Values(AvailableBackends().back()),

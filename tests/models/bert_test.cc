@@ -139,6 +139,17 @@ TEST(BertConfigTest, ClassesAndTheirScoresAreTheConfigurations) {
             Classes::Scores::kSoftmax);
 }
 
+// Upstream's Memoria gives every token the first type, those of a pair's second text, too.
+TEST(BertConfigTest, OfMemoriaAllTokensAreOfOneType) {
+  for (const auto& [type, types] : {std::pair("bert", 2), std::pair("memoria_bert", 1)}) {
+    const TestFolder folder;
+    MakeFolder(MatrixSpec(type), folder);
+    const auto plan = PlanModel(folder.path(), StateFormat());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->info.classes.types, types) << type;
+  }
+}
+
 // --- Keys ----------------------------------------------------------------------------------------
 
 constexpr char kMemoria[] =
@@ -191,6 +202,26 @@ TEST(BertConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
   }
 }
 
+TEST(BertConfigTest, TheSegmentIsTheFlagsWhereTheFileLacksIt) {
+  nlohmann::json keys = nlohmann::json::parse(absl::StrCat("{", kMemoria, "}"));
+  keys["model_type"] = "memoria_bert";
+  const auto whole = ParseModelConfig(keys.dump(), "config.json");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const auto same = ParseModelConfig(keys.dump(), "config.json", 512);
+  EXPECT_EQ(same->fingerprint, whole->fingerprint);
+  const absl::Status other = ParseModelConfig(keys.dump(), "config.json", 150).status();
+  EXPECT_THAT(std::string(other.message()),
+              HasSubstr("\"segment_tokens\" is 512, and --segment-tokens says 150"));
+  keys.erase("segment_tokens");
+  EXPECT_EQ(ParseModelConfig(keys.dump(), "config.json", 512)->fingerprint, whole->fingerprint);
+  EXPECT_THAT(std::string(ParseModelConfig(keys.dump(), "config.json", 513).status().message()),
+              HasSubstr("\"segment_tokens\" is 513, expected an integer from 1 to"));
+  const absl::Status none =
+      ParseModelConfig(R"({"model_type": "bert"})", "config.json", 512).status();
+  EXPECT_THAT(std::string(none.message()),
+              HasSubstr("--segment-tokens is given, and a model of type bert is not cut"));
+}
+
 TEST(BertConfigTest, WhatMovesNeitherDoesNotCount) {
   for (const char* keys :
        {R"("id2label": {"0": "no", "1": "yes"})", R"("problem_type": "regression")",
@@ -216,6 +247,10 @@ TEST(BertConfigTest, ContradictionsAreRefusedByName) {
       {"", "bert", R"("id2label": {"0": "a", "00": "b"})", kInvalid, "\"id2label\" is"},
       {"", "bert", R"("id2label": {"0": 7})", kInvalid, "not \"0\": 7"},
       {"", "bert", R"("id2label": {})", kInvalid, "the name of each class by its id"},
+      {"", "bert", R"("id2label": {"0": "a", "1": "b", "2": "a"})", kInvalid,
+       "expected a name of its own for each class, not \"a\" for two"},
+      {"", "bert", R"("id2label": {"0": "a", "1": ""})", kInvalid,
+       "expected a name of its own for each class, not \"\""},
       {"", "bert", R"("id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0})", kInvalid,
        "\"label2id\" is {\"a\":1,\"b\":0}, expected the ids of the 2 classes of id2label"},
       {"", "bert", R"("id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0})", kInvalid,
@@ -233,10 +268,12 @@ TEST(BertConfigTest, ContradictionsAreRefusedByName) {
     EXPECT_EQ(config.status().code(), kInvalid) << changes;
     return std::string(config.status().message());
   };
-  EXPECT_THAT(refused("memoria_bert", R"("segment_tokens": null)"),
-              HasSubstr("\"segment_tokens\" is null, expected an integer from 1 to "
-                        "max_position_embeddings (512): the tokens of a segment that the model was "
-                        "trained with, which the authors' programs take as --segment-size"));
+  EXPECT_THAT(
+      refused("memoria_bert", R"("segment_tokens": null)"),
+      HasSubstr("\"segment_tokens\" is missing: the tokens of a segment, which the "
+                "authors' training programs are told as --segment-size and do not save. "
+                "Add it to the file, or give it with --segment-tokens: an integer from 1 to "
+                "max_position_embeddings (512), the one of the training"));
   EXPECT_THAT(refused("memoria_bert", R"("segment_tokens": 513)"),
               HasSubstr("\"segment_tokens\" is 513, expected an integer from 1 to "
                         "max_position_embeddings (512)"));

@@ -15,9 +15,12 @@
 #include "base/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/classes.h"
 #include "models/safetensors.h"
 #include "tests/models/golden.h"
+#include "tests/models/matrix_spec.h"
 #include "tests/models/memoria_golden.h"
+#include "tests/models/memoria_state.h"
 #include "tests/models/run_tool.h"
 #include "tests/models/test_folder.h"
 
@@ -152,6 +155,80 @@ TEST(InspectMemoryTest, EngramsOfEverySegmentAreTheReferences) {
     }
   }
   EXPECT_GE(checked, 5);
+}
+
+// A text that is classified is filled up, and its segments' engrams are their own.
+TEST(InspectMemoryTest, EngramsOfATextThatIsClassifiedAreShown) {
+  const TestFolder model, folder;
+  MakeFolder(MatrixSpec("memoria_bert"), model);
+  constexpr int kSegment = 16, kWorking = 3;
+  const std::vector<int32_t> tokens = RandomTokens(6 * kSegment + 5, 259, 1);
+  folder.Write("ids.txt", absl::StrJoin(tokens, " "));
+  const ToolOutcome outcome = RunTool(
+      "mneme-inspect", absl::StrCat("state ", model.path(), " --tokens ", folder.File("ids.txt"),
+                                    " --dump-engrams ", folder.File("dump")));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const auto driver = Drive(model.path(), MakeBackend("cpu", {.threads = 1}).value(),
+                            {.slots = 1, .max_rows = 1, .max_tokens = kSegment});
+  const SegmentedText text = FillUp(driver->model().info().classes, tokens, {});
+  std::ifstream file(folder.File("dump"));
+  int64_t segment = 0;
+  for (std::string line; std::getline(file, line); ++segment) {
+    const size_t at = static_cast<size_t>(segment) * kSegment;
+    const ModelDriver::Row row = {0, std::span(text.tokens).subspan(at, kSegment),
+                                  std::span(text.types).subspan(at, kSegment)};
+    const std::vector<int32_t> last = {kSegment - 1};
+    ASSERT_TRUE(driver->Step({&row, 1}, last).ok());
+    const MemoriaState want = ReadMemoriaState(*driver, 0);
+    const nlohmann::json got = nlohmann::json::parse(line);
+    EXPECT_EQ(got["segment"], segment);
+    EXPECT_EQ(got["position"], (segment + 1) * kSegment);
+    ASSERT_EQ(got["births"].size(), want.engrams.size());
+    for (size_t i = 0; i < want.engrams.size(); ++i) {
+      EXPECT_EQ(got["births"][i], want.engrams[i].birth);
+      EXPECT_EQ(got["types"][i], static_cast<int>(want.engrams[i].type));
+      EXPECT_EQ(got["counts"][i], want.engrams[i].counts);
+    }
+    EXPECT_EQ(got["births"].back(), (segment + 1) * kWorking - 1) << "of this segment";
+    EXPECT_EQ(got["recalled"].size(), want.recalled.size());
+  }
+  EXPECT_EQ(segment, 7);
+}
+
+// As the references have them, in a folder of $MNEME_GOLDEN.
+TEST(InspectMemoryTest, EngramsOfTextsThatAreClassifiedAreTheReferences) {
+  for (const std::string& name : MemoriaFolders("memoria_")) {
+    const StoredTensors golden = ReadTensors(GoldenFolder(name) + "/golden.safetensors");
+    if (!golden.contains("attention_mask")) continue;
+    const TestFolder folder;
+    const std::vector<double> ids = Values<int32_t>(golden, "input_ids");
+    const std::vector<double> mask = Values<int32_t>(golden, "attention_mask");
+    const size_t documents = static_cast<size_t>(golden.at("input_ids").shape[0]);
+    const size_t length = ids.size() / documents;
+    for (size_t d = 0; d < documents; ++d) {
+      std::vector<double> document;
+      for (size_t i = d * length; i < (d + 1) * length; ++i) {
+        if (mask[i] != 0) document.push_back(ids[i]);
+      }
+      folder.Write("ids.txt", absl::StrJoin(document, " "));
+      const ToolOutcome outcome =
+          RunTool("mneme-inspect",
+                  absl::StrCat("state ", GoldenFolder(name), " --tokens ", folder.File("ids.txt"),
+                               " --dump-engrams ", folder.File("dump")));
+      ASSERT_EQ(outcome.code, 0) << outcome.output;
+      std::ifstream file(folder.File("dump"));
+      int64_t segment = 0;
+      for (std::string text; std::getline(file, text); ++segment) {
+        const nlohmann::json line = nlohmann::json::parse(text);
+        const auto prefix = [d](int64_t of) { return absl::StrFormat("d%d.s%03d.", d, of); };
+        EXPECT_EQ(line["recalled"].get<std::vector<double>>(),
+                  Values<int32_t>(golden, prefix(segment) + "rem"))
+            << name << " " << prefix(segment);
+        if (segment > 0) ExpectCommitted(line, golden, prefix(segment - 1));
+      }
+      EXPECT_GT(segment, 0) << name;
+    }
+  }
 }
 
 TEST(InspectMemoryTest, EngramsOfOtherModelsAreRefused) {

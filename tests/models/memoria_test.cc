@@ -75,7 +75,10 @@ TEST(MemoriaConfigTest, ContradictionsAreRefusedByName) {
     const char* message;
   } constexpr kBad[] = {
       {R"("segment_tokens": null)", kInvalid,
-       "\"segment_tokens\" is null, expected an integer from 1 to n_positions (1024): the tokens"},
+       "\"segment_tokens\" is missing: the tokens of a segment, which the authors' training "
+       "programs are told as --max-length (150 where it is not given; their evaluation takes 512 "
+       "then) and do not save. Add it to the file, or give it with --segment-tokens: an integer "
+       "from 1 to n_positions (1024)"},
       {R"("segment_tokens": 1025)", kInvalid,
        "\"segment_tokens\" is 1025, expected an integer from 1 to n_positions (1024)"},
       {R"("segment_tokens": 0)", kInvalid, "\"segment_tokens\" is 0"},

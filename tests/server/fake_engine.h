@@ -230,11 +230,12 @@ class FakeEngine final : public Engine {
     return memory_queries_;
   }
   // Every segment of a session was one working engram.
-  absl::StatusOr<ForgottenEngrams> ForgetSegments(SessionKey key, int64_t first,
-                                                  int64_t end) override {
+  absl::StatusOr<ForgottenSegments> ForgetSegments(SessionKey key, int64_t first,
+                                                   int64_t end) override {
     const absl::StatusOr<SessionInfo> info = GetSession(key);
     if (!info.ok()) return info.status();
-    return ForgottenEngrams{.working = static_cast<int>(end - first), .short_term = 2};
+    return ForgottenSegments{{.working = static_cast<int>(end - first), .short_term = 2},
+                             {"dinner"}};
   }
 
   // A file of one tensor of so many numbers (set_file_numbers), and of the session's position.

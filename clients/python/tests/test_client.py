@@ -156,13 +156,14 @@ def test_classify_takes_texts_pairs_and_token_ids(server, client):
                     probabilities=[0.25, 0.75],
                     logits=[0.0, 1.5],
                     prompt_tokens=3,
+                    memory_evicted=True,
                 )
             ]
         )
     )
     documents = ["a", ("a", "b"), (5, 6, 7), ["ab", "c"]]
     answer = client.classify(documents, priority=2, parse_special=False)
-    assert answer == [mneme.Classification("good", 1, (0.25, 0.75), (0.0, 1.5), 3)]
+    assert answer == [mneme.Classification("good", 1, (0.25, 0.75), (0.0, 1.5), 3, True)]
     request = server.requests[-1]
     assert [d.WhichOneof("content") for d in request.documents] == [
         "text",

@@ -203,7 +203,10 @@ def test_memory_is_inspected_by_views(server, client):
 
 
 def test_segments_are_forgotten(server, client):
-    server.says(memory_pb2.ForgetSegmentsResponse(working=1, long_term=3))
-    assert client.session("anna").forget_segments(2, 5) == mneme.ForgottenEngrams(1, 0, 3)
+    server.says(
+        memory_pb2.ForgetSegmentsResponse(working=1, long_term=3, dropped_checkpoints=["early"])
+    )
+    forgotten = client.session("anna").forget_segments(2, 5)
+    assert forgotten == mneme.ForgottenEngrams(1, 0, 3, ("early",))
     request = server.requests[-1]
     assert (request.name, request.first, request.end) == ("anna", 2, 5)

@@ -85,6 +85,8 @@ TEST_F(SessionServiceTest, SegmentsAreForgottenBySession) {
   EXPECT_EQ(response.working(), 5);
   EXPECT_EQ(response.short_term(), 2);
   EXPECT_EQ(response.long_term(), 0);
+  ASSERT_EQ(response.dropped_checkpoints_size(), 1);
+  EXPECT_EQ(response.dropped_checkpoints(0), "dinner");
   EXPECT_EQ(forget("b").error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(forget("").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }

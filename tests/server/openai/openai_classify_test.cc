@@ -63,6 +63,7 @@ class OpenAiClassifyTest : public ::testing::Test {
       end.finish = FinishReason::kStop;
       end.is_last = true;
       end.usage.prompt_tokens = static_cast<int64_t>(fake.request.prompt.at_start.size());
+      end.usage.memory_evicted = end.usage.prompt_tokens > 6;
       end.class_logits = {0, static_cast<float>(fake.request.prompt.at_start.size())};
       fake.Push(end);
     });
@@ -101,6 +102,15 @@ TEST_F(OpenAiClassifyTest, ADocumentIsAnsweredAsVllmDoes) {
   EXPECT_TRUE(request.classify);
   EXPECT_EQ(request.id, "doc");
   EXPECT_EQ(request.origin.api, "http");
+}
+
+TEST_F(OpenAiClassifyTest, DocumentsWhoseMemoryWasFullSaySo) {
+  AnswerAll();
+  const nlohmann::json answer = Ask(R"({"input": [[5], [5, 6, 7, 8, 9, 10, 11]]})", 200);
+  EXPECT_FALSE(answer["data"][0].contains("memory_evicted"));
+  EXPECT_EQ(answer["data"][1]["memory_evicted"], true);
+  EXPECT_EQ(answer["usage"]["memory_evicted"], true);
+  EXPECT_FALSE(Ask(R"({"input": [[5]]})", 200)["usage"].contains("memory_evicted"));
 }
 
 TEST_F(OpenAiClassifyTest, ListsHoldTextsPairsAndTokenIds) {

@@ -388,7 +388,7 @@ TEST_F(OpenAiServiceTest, SessionsForgetSegments) {
   const RawResponse done = post("/a/b/forget_segments", R"({"first": 2, "end": 5})");
   EXPECT_EQ(done.status, 200);
   EXPECT_EQ(done.body, R"({"id":"a/b","object":"session.segments_forgotten","working":3,)"
-                       R"("short_term":2,"long_term":0})");
+                       R"("short_term":2,"long_term":0,"dropped_checkpoints":["dinner"]})");
   EXPECT_EQ(post("/c/forget_segments", R"({"first": 2, "end": 5})").status, 404);
   EXPECT_EQ(post("/a/b", R"({"first": 2, "end": 5})").status, 404);
   const RawResponse missing = post("/a/b/forget_segments", R"({"first": 2})");

@@ -122,7 +122,7 @@ class MemorySummary:
     """How much a session's memory holds."""
 
     position: int
-    """Tokens that were fed."""
+    """As `SessionInfo.position`, a pending token included."""
     segment: int
     """The open one, from 0 on."""
     segment_tokens: int
@@ -212,6 +212,8 @@ class ForgottenEngrams:
     working: int
     short_term: int
     long_term: int
+    dropped_checkpoints: tuple[str, ...] = ()
+    """Names of checkpoints that went with them."""
 
 
 @dataclass(frozen=True)
@@ -319,7 +321,9 @@ def memory_report_of(m: memory_pb2.InspectMemoryResponse) -> MemoryReport:
 
 def forgotten_engrams_of(m: memory_pb2.ForgetSegmentsResponse) -> ForgottenEngrams:
     """What was deleted, from its message."""
-    return ForgottenEngrams(m.working, m.short_term, m.long_term)
+    return ForgottenEngrams(
+        m.working, m.short_term, m.long_term, tuple(m.dropped_checkpoints)
+    )
 
 
 def memory_use_of(m: memory_pb2.MemoryUse) -> MemoryUse:

@@ -278,7 +278,12 @@ def classifications_of(m: inference_pb2.ClassifyResponse) -> list[Classification
     """The classes of documents from their message, in the documents' order."""
     return [
         Classification(
-            r.label, r.label_id, tuple(r.probabilities), tuple(r.logits), r.prompt_tokens
+            r.label,
+            r.label_id,
+            tuple(r.probabilities),
+            tuple(r.logits),
+            r.prompt_tokens,
+            r.memory_evicted,
         )
         for r in m.results
     ]

@@ -275,6 +275,8 @@ class Classification:
     regression for classes (`ModelDescription.class_scores` is "identity")."""
     logits: tuple[float, ...]
     prompt_tokens: int
+    memory_evicted: bool = False
+    """Its memory had more engrams than it has room for, and some were evicted."""
 
 
 @dataclass(frozen=True)
