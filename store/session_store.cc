@@ -242,11 +242,11 @@ absl::Status SessionStore::LoadModelNames() {
 
 void SessionStore::Note(const StoreReport& report, bool opening) {
   absl::MutexLock lock(&mu_);
-  if (report.damage.empty() && report.fallen_back.empty()) return;
+  if (report.damage.empty() && report.fallen_back.empty() && report.in_doubt.empty()) return;
   if (opening && !report.set_aside.empty()) ++stats_.written_anew;
   // Where no row is, none is damaged.
   stats_.damaged += std::max<int64_t>(1, static_cast<int64_t>(report.damage.size()));
-  stats_.fallen_back += static_cast<int64_t>(report.fallen_back.size());
+  stats_.fallen_back += static_cast<int64_t>(report.fallen_back.size() + report.in_doubt.size());
   // One that is not durable is lost with its process, whatever the disk has kept.
   stats_.lost += std::count_if(
       report.lost.begin(), report.lost.end(),

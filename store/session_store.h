@@ -83,7 +83,7 @@ struct StoreStats {
   int64_t written_anew = 0;
   int64_t queued = 0;  // batches, now
   // Since the store was opened, that included: rows and files that were damaged or missing, and
-  // sessions that went back to an earlier position, or were lost, for it.
+  // sessions that went back to an earlier position (or may have), or were lost, for it.
   int64_t damaged = 0;
   int64_t fallen_back = 0;
   int64_t lost = 0;

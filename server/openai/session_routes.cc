@@ -17,6 +17,7 @@
 #include "server/http/http_error.h"
 #include "server/http/url.h"
 #include "server/openai/memory_view.h"
+#include "server/openai/openai_request.h"
 #include "server/openai/rewind_routes.h"
 #include "server/openai/session_json.h"
 #include "server/request_conversion.h"
