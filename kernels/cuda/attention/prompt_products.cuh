@@ -193,12 +193,11 @@ struct Multiplier {
       WaitProducts<1>();
       Release(key_ring, key_place);
       HideUnseen(p, step, by_all, seen, scores);
-      // The compiler waits for all products here wherever that is written in front of the scaling.
-      // Computing weights beside the last ones, which a branch behind them compels it to, is
-      // slower.
+      weights.Weigh(scale, scores, factors);
+      // The compiler moves this up in front of the exponentials. A branch keeps them beside the
+      // last products, and makes the whole slower.
       WaitProducts<0>();
       Release(value_ring, value_place);
-      weights.Weigh(scale, scores, factors);
 #pragma unroll
       for (int t = 0; t < kDim / 8; ++t) {
 #pragma unroll

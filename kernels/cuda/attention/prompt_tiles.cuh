@@ -1,5 +1,5 @@
-// A step of prompts cut into tiles of queries, and how those warps that do nothing else bring the keys
-// and values that a tile sees to shared memory.
+// A step of prompts cut into tiles of queries, and how those warps that do nothing else bring the
+// keys and values that a tile sees to shared memory.
 #pragma once
 
 #include <cstdint>
@@ -65,8 +65,8 @@ struct Block {
   }
 };
 
-// The rows so counted that a tile sees, [from, to). From `own` on they are the step's, `token` being
-// the first of these.
+// The rows so counted that a tile sees, [from, to). From `own` on they are the step's, `token`
+// being the first of these.
 struct Rows {
   int from, to, own, token, kv_head;
   __device__ explicit Rows(const Tile& tile)
@@ -85,8 +85,8 @@ struct Source {
   int dim;
 };
 
-// Begins to copy the block at `offset` to `to`; rows that nobody of the tile sees become zeros. Those
-// of a prefix are there at once.
+// Begins to copy the block at `offset` to `to`; rows that nobody of the tile sees become zeros.
+// Those of a prefix are there at once.
 template <int kDim>
 __device__ inline void FetchBlock(const Problem& p, const Rows& rows, const Block& b,
                                   int64_t offset, const Source& source, uint32_t to) {
@@ -152,8 +152,8 @@ struct Ring {
   }
 };
 
-// Fetches what a tile sees, a step of blocks after the other, into the rings that begin at `keys` and
-// `values`; values come one step later than keys, as they are read. By all fetchers.
+// Fetches what a tile sees, a step of blocks after the other, into the rings that begin at `keys`
+// and `values`; values come one step later than keys, as they are read. By all fetchers.
 template <int kDim, int kStages>
 struct Fetcher {
   Ring<kStages>&key_ring, &value_ring;
@@ -194,8 +194,8 @@ struct Fetcher {
  private:
   template <typename SourceOf>
   __device__ void Fetch(const Problem& p, const Rows& rows, int step,
-                        const int64_t (&offsets)[kStepBlocks], uint32_t stages,
-                        Ring<kStages>& ring, RingPlace<kStages>& place, const SourceOf& source_of) {
+                        const int64_t (&offsets)[kStepBlocks], uint32_t stages, Ring<kStages>& ring,
+                        RingPlace<kStages>& place, const SourceOf& source_of) {
     BulkWait(&ring.empty[place.at], place.phase ^ 1);
 #pragma unroll
     for (int i = 0; i < kStepBlocks; ++i) {

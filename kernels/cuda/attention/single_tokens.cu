@@ -247,8 +247,9 @@ void Launch(Device& device, Problem p, int64_t tokens, int64_t most_blocks) {
   const int64_t blocks = tokens * p.kv_heads * query_tiles;
   const bool few = 4 * blocks <= int64_t{kAtOnce} * device.multiprocessors();
   const int64_t wanted = int64_t{few ? kAtOnce : kWanted} * device.multiprocessors();
-  p.splits = static_cast<int>(
-      std::clamp<int64_t>(wanted / blocks, 1, std::min<int64_t>(most_blocks, kMostSplits)));
+  // Blocks of threads that come after others had better have two blocks of positions to overlap.
+  const int64_t most = std::clamp<int64_t>(few ? most_blocks : most_blocks / 2, 1, kMostSplits);
+  p.splits = static_cast<int>(std::clamp<int64_t>(wanted / blocks, 1, most));
   AllocateParts(device, p, tokens);
   LaunchOverlapping(device, "SingleTokens", SingleTokens<kDim>, static_cast<int>(blocks * p.splits),
                     kThreads, Shape<kDim>::kSharedBytes, 1, p, query_tiles, tile_queries);
