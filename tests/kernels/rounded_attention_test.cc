@@ -45,6 +45,17 @@ TEST_F(CudaRoundedAttentionTest, MatchesReferenceForHeadsOfAnyWidthAndGroup) {
   }
 }
 
+// Blocks of threads take several tiles each, some of which there are not.
+TEST_F(CudaRoundedAttentionTest, MoreTilesThanMultiprocessorsMatchReference) {
+  for (const int window : {0, 100}) {
+    for (Dims dims : {Dims{72, 72, 16, 16}, Dims{36, 36, 72, 80}}) {
+      dims.window = window;
+      ExpectReference({.dims = dims, .rows = {{2, 0, 1}, {0, 63, 3}, {-1, 0, 4}, {3, 0, 250}}});
+      ExpectReference({.dims = dims, .rows = {{0, 0, 250}, {1, 70, 140}}});
+    }
+  }
+}
+
 TEST_F(CudaRoundedAttentionTest, AWindowSeesItsTokenAndThoseBeforeIt) {
   for (const int window : {1, 12, 63, 64, 65, 128, 200}) {
     for (const int more : {0, 5}) {  // blocks of a ring beyond the window's

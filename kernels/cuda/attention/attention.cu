@@ -14,6 +14,7 @@
 #include "kernels/cuda/attention/problem.cuh"
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 
 namespace mneme::cuda::attention {
@@ -25,7 +26,6 @@ constexpr int kValuesOfThread = 2;  // sums of one head, in registers
 constexpr int kValues = kThreads * kValuesOfThread;
 constexpr int kMostQueries = 8;              // heads of a block of threads
 constexpr int kMostQueryFloats = 8192;       // of them, in shared memory
-constexpr int kMostSplits = 64;              // that share a token's positions
 constexpr int kBlocksPerMultiprocessor = 4;  // wanted
 
 Field FieldOf(const ContextView& view) {
@@ -192,29 +192,69 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // What the splits of a head of a token have found, as its output. A split without positions has a
-// largest score of minus infinity, and zeros.
-__global__ void __launch_bounds__(kThreads) Combine(const __grid_constant__ Problem p) {
+// largest score of minus infinity, and zeros. Groups of kThreads threads divide the splits, each at
+// most kSplitsAtOnce of them, whose numbers are all on their way at once.
+constexpr int kSplitsAtOnce = 16, kMostSplitGroups = kMostSplits / kSplitsAtOnce;
+__global__ void __launch_bounds__(kMostSplitGroups* kThreads)
+    Combine(const __grid_constant__ Problem p) {
+  __shared__ float weights[kMostSplits], sums[kMostSplitGroups][kThreads];
   LetNextKernelStart();
   WaitForPreviousKernel();
-  const int token = blockIdx.x / p.heads;
-  if (p.slots[RowOf(p, token)] < 0) return;
   const int64_t head = blockIdx.x;
-  const float* largest = p.largest + head * p.splits;
-  const float* total = p.total + head * p.splits;
-  float most = -INFINITY, sum = 0;
-  for (int s = 0; s < p.splits; ++s) most = fmaxf(most, largest[s]);
-  for (int s = 0; s < p.splits; ++s) sum += expf(largest[s] - most) * total[s];
-  for (int d = threadIdx.x; d < p.value_dim; d += kThreads) {
-    float value = 0;
-    for (int s = 0; s < p.splits; ++s) {
-      value += expf(largest[s] - most) * p.sums[(head * p.splits + s) * p.value_dim + d];
+  const int groups = static_cast<int>(blockDim.x) / kThreads;
+  const int group = threadIdx.x / kThreads, column = threadIdx.x % kThreads;
+  if (threadIdx.x < kWarp) {
+    constexpr int kOfLane = kMostSplits / kWarp;
+    float largest[kOfLane], total[kOfLane], most = -INFINITY, sum = 0;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int s = threadIdx.x + i * kWarp;
+      largest[i] = s < p.splits ? p.largest[head * p.splits + s] : -INFINITY;
+      total[i] = s < p.splits ? p.total[head * p.splits + s] : 0;
+      most = fmaxf(most, largest[i]);
     }
-    p.output().Save(head * p.value_dim + d, value / sum);
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, offset));
+    }
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      largest[i] = expf(largest[i] - most);
+      sum += largest[i] * total[i];
+    }
+    sum = WarpSum(sum);
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) weights[threadIdx.x + i * kWarp] = largest[i] / sum;
+  }
+  // Of a padding row nothing was found, and nothing is saved.
+  const bool exists = p.slots[RowOf(p, static_cast<int>(head / p.heads))] >= 0;
+  for (int first = 0; first < p.value_dim; first += kThreads) {
+    const int d = first + column;
+    float found[kSplitsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kSplitsAtOnce; ++i) {
+      const int s = group + i * groups;
+      const bool there = s < p.splits && d < p.value_dim;
+      found[i] = there ? p.sums[(head * p.splits + s) * p.value_dim + d] : 0;
+    }
+    __syncthreads();  // weights are there, sums have been read
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kSplitsAtOnce; ++i) {
+      const int s = group + i * groups;
+      if (s < p.splits) sum += weights[s] * found[i];
+    }
+    sums[group][column] = sum;
+    __syncthreads();
+    if (group > 0 || d >= p.value_dim || !exists) continue;
+    for (int i = 1; i < groups; ++i) sum += sums[i][column];
+    p.output().Save(head * p.value_dim + d, sum);
   }
 }
 
 // Keys and values of a token to their rows, unless a later token of the step has the same ones.
-template <typename T>
+// kEights: they come in aligned eights, and T is bf16.
+template <typename T, bool kEights>
 __global__ void __launch_bounds__(kThreads) Store(const __grid_constant__ Problem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
@@ -225,16 +265,35 @@ __global__ void __launch_bounds__(kThreads) Store(const __grid_constant__ Proble
   const int64_t position = p.positions[row] + token - p.row_offsets[row];
   const int64_t end = p.positions[row] + p.row_offsets[row + 1] - p.row_offsets[row];
   if (position < end - p.keys[0].blocks * kContextBlock) return;
-  const auto store = [&](const Field& field, const float* from, int width) {
-    T* to = reinterpret_cast<T*>(field.Block(slot, position / kContextBlock) +
-                                 position % kContextBlock * field.row_bytes);
-    for (int i = threadIdx.x; i < width; i += kThreads) {
-      to[i] = FromFloat<T>(from[int64_t{token} * width + i]);
-    }
-  };
   for (int kind = 0; kind < p.kinds; ++kind) {
-    store(p.keys[kind], p.k[kind], p.kv_heads * p.key_dim);
-    store(p.values[kind], p.v[kind], p.kv_heads * p.value_dim);
+    const auto row_of = [&](const Field& field) {
+      return reinterpret_cast<T*>(field.Block(slot, position / kContextBlock) +
+                                  position % kContextBlock * field.row_bytes);
+    };
+    T* const to[2] = {row_of(p.keys[kind]), row_of(p.values[kind])};
+    const int widths[2] = {p.kv_heads * p.key_dim, p.kv_heads * p.value_dim};
+    const float* const from[2] = {p.k[kind] + int64_t{token} * widths[0],
+                                  p.v[kind] + int64_t{token} * widths[1]};
+    if constexpr (kEights) {
+      for (int i = threadIdx.x * 8; i < max(widths[0], widths[1]); i += kThreads * 8) {
+        float4 read[2][2];
+#pragma unroll
+        for (int f = 0; f < 2; ++f) {
+          if (i >= widths[f]) continue;
+          read[f][0] = *reinterpret_cast<const float4*>(from[f] + i);
+          read[f][1] = *reinterpret_cast<const float4*>(from[f] + i + 4);
+        }
+#pragma unroll
+        for (int f = 0; f < 2; ++f) {
+          if (i >= widths[f]) continue;
+          *reinterpret_cast<uint4*>(to[f] + i) = RoundEight<T>(read[f][0], read[f][1]);
+        }
+      }
+    } else {
+      for (int f = 0; f < 2; ++f) {
+        for (int i = threadIdx.x; i < widths[f]; i += kThreads) to[f][i] = FromFloat<T>(from[f][i]);
+      }
+    }
   }
 }
 
@@ -262,9 +321,10 @@ void Launch(Device& device, Problem p, int64_t tokens, int64_t most_blocks) {
 }
 
 // The step's keys and values.
-void StoreStep(Device& device, const Problem& p, int64_t tokens, DType dtype) {
-  LaunchOverlapping(device, "Store", dtype == DType::kBF16 ? Store<__nv_bfloat16> : Store<float>,
-                    static_cast<int>(tokens), kThreads, 0, 1, p);
+template <typename T, bool kEights>
+void StoreStep(Device& device, const Problem& p, int64_t tokens) {
+  LaunchOverlapping(device, "Store", Store<T, kEights>, static_cast<int>(tokens), kThreads, 0, 1,
+                    p);
 }
 
 bool TakesTensorCores(const Device& device, const Problem& p, const AttentionArgs& args) {
@@ -296,8 +356,8 @@ void AllocateParts(Device& device, Problem& p, int64_t tokens) {
 }
 
 void CombineParts(Device& device, const Problem& p, int64_t tokens) {
-  LaunchOverlapping(device, "Combine", Combine, static_cast<int>(tokens * p.heads), kThreads, 0, 1,
-                    p);
+  LaunchOverlapping(device, "Combine", Combine, static_cast<int>(tokens * p.heads),
+                    (p.splits + kSplitsAtOnce - 1) / kSplitsAtOnce * kThreads, 0, 1, p);
 }
 
 void Attention(Device& device, const AttentionArgs& args) {
@@ -343,18 +403,19 @@ void Attention(Device& device, const AttentionArgs& args) {
       return;
     }
     const bool stores_first = MayStoreFirst(args);
-    if (stores_first) StoreStep(device, p, tokens, args.keys.dtype);
+    if (stores_first) StoreStep<__nv_bfloat16, true>(device, p, tokens);
     AttendPrompts(device, p, tokens, !stores_first);
-    if (!stores_first) StoreStep(device, p, tokens, args.keys.dtype);
+    if (!stores_first) StoreStep<__nv_bfloat16, true>(device, p, tokens);
     return;
   }
   if (args.keys.dtype == DType::kBF16) {
     Launch<__nv_bfloat16, kMostQueries>(device, p, tokens, most_blocks);
+    StoreStep<__nv_bfloat16, false>(device, p, tokens);
   } else {
     CHECK(args.keys.dtype == DType::kF32);
     Launch<float, kMostQueries>(device, p, tokens, most_blocks);
+    StoreStep<float, false>(device, p, tokens);
   }
-  StoreStep(device, p, tokens, args.keys.dtype);
 }
 
 }  // namespace mneme::cuda::attention

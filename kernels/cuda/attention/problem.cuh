@@ -63,6 +63,7 @@ __device__ inline int RowOf(const Problem& p, int token) {
   return low;
 }
 
+constexpr int kMostSplits = 64;  // that share a token's positions
 // Makes room in the device's scratch memory for what `splits` parts of every token and head find.
 void AllocateParts(Device& device, Problem& problem, int64_t tokens);
 // Puts together what they have found, as out.

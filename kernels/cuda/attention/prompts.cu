@@ -1,152 +1,60 @@
 // Attention of prompts on Hopper's tensor cores (flash attention, arXiv:2307.08691 and 2407.08608):
-// a block of threads takes 128 queries, pairs of a token and one of the heads that share keys and
-// values, and goes over the blocks of positions that they see. Values are multiplied by one block's
-// weights while the scores of the next become weights.
+// a block of threads takes tiles of 128 queries, pairs of a token and one of the heads that share
+// keys and values, and goes over the positions that they see, 128 at a time. One warpgroup fetches
+// these (prompt_tiles.cuh). Two multiply, 64 queries each: keys, and values by the weights of the
+// positions before; in turns, so that one's scores become weights while the other's products run.
 //
 // The step's own keys and values are stored first where that hides no position that one of its
 // tokens still sees, and are read from a copy of their own where a ring would lose them.
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cuda/attention/tiles.cuh"
+#include "kernels/cuda/attention/prompt_products.cuh"
+#include "kernels/cuda/attention/prompt_tiles.cuh"
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/common/wgmma.cuh"
 
 namespace mneme::cuda::attention {
 namespace {
 
-constexpr int kWarpgroups = 2;
-constexpr int kThreads = kWarpgroups * 128;
-constexpr int kQueries = kWarpgroups * 64;
-constexpr int kStages = 4;
-
-template <int kDim>
-struct Shape {
-  static constexpr int kFieldBytes = kDim / 64 * kGroupBytes;
-  static constexpr int kStageBytes = 2 * kFieldBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // to align them in
-};
+constexpr int kThreads = kFetchers + kMultipliers * 128;
 
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 1)
-    Prompts(const __grid_constant__ Problem p, const Own own, int query_tiles, int tile_queries,
-            int tile_tokens, int tiles) {
+    Prompts(const __grid_constant__ Problem p, const __grid_constant__ Own own,
+            const __grid_constant__ Tiling tiling) {
 #if __CUDA_ARCH__ >= 900
   using S = Shape<kDim>;
   extern __shared__ unsigned char unaligned[];
-  unsigned char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
+  __shared__ Ring<S::kStages> key_ring, value_ring;
+  const uint32_t keys = (SharedAddress(unaligned) + 1023) / 1024 * 1024;
+  const uint32_t values = keys + S::kStages * S::kStageBytes;
   LetNextKernelStart();
+  if (threadIdx.x == 0) {
+    key_ring.Init(kMultipliers * 4);
+    value_ring.Init(kMultipliers * 4);
+    FenceBulkBarriers();
+  }
+  __syncthreads();
   WaitForPreviousKernel();
-
-  const int head_tile = blockIdx.x % (p.kv_heads * query_tiles);
-  const int kv_head = head_tile / query_tiles, query_tile = head_tile % query_tiles;
-  // Tiles of a prompt's end, which see most, come first.
-  int row = 0, token = 0, tokens = 0;
-  if (!FindTokens(p.row_offsets, p.rows, tiles - 1 - blockIdx.x / (p.kv_heads * query_tiles),
-                  tile_tokens, &row, &token, &tokens)) {
-    return;
-  }
-  if (p.slots[row] < 0) return;
-  const int group = p.heads / p.kv_heads;
-  const Tile tile(p, row, token, tokens, kv_head, kv_head * group + query_tile * tile_queries,
-                  min(tile_queries, group - query_tile * tile_queries));
-  const auto stage = [&](int n) { return shared + n % kStages * S::kStageBytes; };
-  const auto fetch = [&](int n) {
-    if (n < tile.blocks) {
-      Fetch<kDim, kThreads, false>(p, own, tile, n, false, stage(n), stage(n) + S::kFieldBytes);
+  const auto for_each_tile = [&](const auto& work) {
+    for (int round = 0; round * static_cast<int>(gridDim.x) < tiling.all; ++round) {
+      const TileTokens t(p, tiling, TileOf(round));
+      if (!t.exists) continue;
+      work(Tile(p, RowPlace(p, t.row), t.token, t.tokens, t.kv_head, t.first_head, t.heads));
     }
-    CommitCopies();
   };
-  fetch(0);
-  fetch(1);
-
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const Query queries[2] = {Query(p, tile, warp * 16 + lane / 4),
-                            Query(p, tile, warp * 16 + lane / 4 + 8)};
-  uint32_t q[kDim / 16][4];
-  LoadQueries<kDim>(p, queries, q);
-  Sums<kDim> sums;
-  const float scale = p.scale * kLog2E;
-
-  constexpr int kTiles = kContextBlock / 8, kSixteens = kContextBlock / 16;
-  float scores[kTiles][4];
-  uint32_t weights[kSixteens][4];
-  const auto multiply_keys = [&](int n) {
-    const uint32_t keys = SharedAddress(stage(n));
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) scores[t][e] = 0;
-    }
-    BeginProducts();
-#pragma unroll
-    for (int i = 0; i < kDim / 16; ++i) {
-      MultiplyRows(scores, q[i],
-                   DescribeMatrix(keys + i / 4 * kGroupBytes) + i % 4 * kSixteenColumns);
-    }
-    CommitProducts();
-  };
-  const auto multiply_values = [&](int n) {
-    const uint32_t values = SharedAddress(stage(n)) + S::kFieldBytes;
-    BeginProducts();
-#pragma unroll
-    for (int i = 0; i < kSixteens; ++i) {
-#pragma unroll
-      for (int g = 0; g < kDim / 64; ++g) {
-        MultiplyColumns(reinterpret_cast<float(&)[8][4]>(sums.out[8 * g]), weights[i],
-                        DescribeMatrix(values + g * kGroupBytes + i * 16 * 128));
-      }
-    }
-    CommitProducts();
-  };
-  // The next block is there for all, and nobody reads the stage of the one three before it any
-  // more.
-  const auto await = [&] {
-    WaitCopies<1>();
-    PublishToProducts();
-    __syncthreads();
-  };
-  const auto weigh = [&](int n, float(&factors)[2]) {
-    const KeyBlock b(p, tile, n);
-    const int2 seen[2] = {queries[0].Seen(p, b), queries[1].Seen(p, b)};
-    sums.template Weigh<kContextBlock>(seen, 0, scale, scores, factors);
-  };
-
-  float factors[2];
-  await();
-  multiply_keys(0);
-  fetch(2);
-  WaitProducts<0>();
-  weigh(0, factors);
-#pragma unroll
-  for (int i = 0; i < kSixteens; ++i) RoundWeights(scores, i, weights[i]);
-  for (int n = 1; n < tile.blocks; ++n) {
-    await();
-    multiply_keys(n);
-    multiply_values(n - 1);
-    fetch(n + 2);
-    WaitProducts<1>();
-    weigh(n, factors);
-    WaitProducts<0>();
-    sums.Scale(factors);
-#pragma unroll
-    for (int i = 0; i < kSixteens; ++i) RoundWeights(scores, i, weights[i]);
-  }
-  multiply_values(tile.blocks - 1);
-  WaitProducts<0>();
-  sums.Finish();
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (!queries[i].exists) continue;
-    const float by = 1.0f / sums.total[i];
-    float* const out = OutOf(p, queries[i].token, queries[i].head, 0);
-#pragma unroll
-    for (int t = 0; t < kDim / 8; ++t) {
-      const int column = t * 8 + 2 * (lane % 4);
-      if (column >= p.value_dim) continue;
-      *reinterpret_cast<float2*>(out + column) = {by * sums.out[t][2 * i],
-                                                  by * sums.out[t][2 * i + 1]};
-    }
+  constexpr int kFetcherRegisters = 40, kMultiplierRegisters = 232;  // together all that there are
+  if (threadIdx.x < kFetchers) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFetcherRegisters));
+    Fetcher<kDim, S::kStages> fetcher = {key_ring, value_ring, keys, values, S::kStageBytes};
+    for_each_tile([&](const Tile& tile) { fetcher.FetchTile(p, own, tile); });
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiplierRegisters));
+    const int index = Uniform(threadIdx.x / 128) - 1;
+    Multiplier<kDim> multiplier = {key_ring, value_ring, keys, values, index};
+    if (index == 1) GiveTurn(0);
+    for_each_tile([&](const Tile& tile) { multiplier.AttendTile(p, tile); });
+    if (index == 0) AwaitTurn(0);  // the one that nobody took
   }
 #endif
 }
@@ -207,9 +115,10 @@ void Launch(Device& device, Problem p, const Own& own, int64_t tokens) {
   const auto tiles = static_cast<int>(
       std::min<int64_t>(tokens, (tokens + tile_tokens - 1) / tile_tokens + p.rows - 1));
   p.splits = 1;
-  LaunchOverlapping(device, "Prompts", Prompts<kDim>, tiles * p.kv_heads * query_tiles, kThreads,
-                    Shape<kDim>::kSharedBytes, 1, p, own, query_tiles, tile_queries, tile_tokens,
-                    tiles);
+  const int work = tiles * p.kv_heads * query_tiles;
+  const Tiling tiling = {query_tiles, tile_queries, tile_tokens, tiles, work};
+  LaunchOverlapping(device, "Prompts", Prompts<kDim>, std::min(work, device.multiprocessors()),
+                    kThreads, Shape<kDim>::kSharedBytes, 1, p, own, tiling);
 }
 
 }  // namespace

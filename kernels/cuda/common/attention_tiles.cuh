@@ -43,11 +43,11 @@ __device__ inline bool FindTokens(const int32_t* row_offsets, int rows, int inde
   return false;
 }
 
-// A block's keys or values in shared memory: columns in groups of 64, of each the rows one behind
+// A tile's keys or values in shared memory: columns in groups of 64, of each the rows one behind
 // the other, where DescribeMatrix (common/wgmma.cuh) wants 16-byte piece `piece` of a row.
 constexpr int kGroupBytes = kTileKeys * 128;
-__device__ inline uint32_t Place(int row, int piece) {
-  return piece / 8 * kGroupBytes + row * 128 + ((piece ^ row) % 8) * 16;
+__device__ inline uint32_t Place(int row, int piece, int group_bytes = kGroupBytes) {
+  return piece / 8 * group_bytes + row * 128 + ((piece ^ row) % 8) * 16;
 }
 
 // The running maximum, total and sums of a thread's two queries, as powers of two.

@@ -39,6 +39,13 @@ __device__ inline void Arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 #endif
 }
+// An arrival once all CopyAsync16() (common/async_copy.cuh) that this thread has begun are done.
+__device__ inline void ArriveAfterCopies(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  const uint32_t at = SharedAddress(barrier);
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+#endif
+}
 // One arrival, and what copies started by BulkLoad() bring.
 __device__ inline void ArriveAndExpect(uint64_t* barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900

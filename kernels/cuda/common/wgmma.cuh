@@ -17,6 +17,14 @@ __device__ inline uint64_t DescribeMatrix(uint32_t shared) {
 }
 // The same sixteen columns further right.
 constexpr uint64_t kSixteenColumns = 32 >> 4;
+// The same for MultiplyColumns(): of matrices of more than 64 columns, the next 64 lie
+// `group_bytes` further on.
+__device__ inline uint64_t DescribeColumns(uint32_t shared, uint32_t group_bytes) {
+  constexpr uint64_t kOne = uint64_t{1} << 16;
+  return DescribeMatrix(shared) - kOne + (uint64_t{group_bytes >> 4} << 16);
+}
+// The same sixteen rows further down.
+constexpr uint64_t kSixteenRows = 16 * 128 >> 4;
 
 // Before the first product of a warpgroup, and after its sums were touched otherwise.
 __device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -28,7 +36,7 @@ __device__ inline void WaitProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 // Makes what this thread has written to shared memory visible to products of all warps, after the
-// next barrier.
+// next barrier; and what others have written before the last one, to those that it begins.
 __device__ inline void PublishToProducts() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -90,17 +98,22 @@ MNEME_WARPGROUP_PRODUCTS(128, 64, 64, 65, 66)
 MNEME_WARPGROUP_PRODUCTS(144, 72, 72, 73, 74)
 MNEME_WARPGROUP_PRODUCTS(256, 128, 128, 129, 130)
 // Products of 16 columns of bf16 that the warpgroup has in registers, as MultiplyAdd's left side: with
-// the rows of b (sixteen columns of 64 rows), and with its columns (sixteen rows of 64 columns).
-#define MNEME_REGISTER_PRODUCT(NAME, TRANSPOSED)                                                \
-  __device__ inline void NAME(float (&sums)[8][4], const uint32_t (&a)[4], uint64_t b) {        \
-    float (&d)[32] = reinterpret_cast<float (&)[32]>(sums);                                     \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; "                                      \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MNEME_NAMES32                    \
-      "}, {%32, %33, %34, %35}, %36, p, 1, 1, " #TRANSPOSED "; }"                               \
-      : MNEME_SUMS32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));       \
+// the rows of b (sixteen columns of them), and with its columns (sixteen rows, of DescribeColumns()).
+// `adds`: to what is in the sums, which otherwise are written only.
+#define MNEME_REGISTER_PRODUCT(NAME, N, SUMS, A0, A1, A2, A3, B, C, TRANSPOSED)                 \
+  __device__ inline void NAME(float (&sums)[N / 8][4], const uint32_t (&a)[4], uint64_t b,      \
+                              bool adds) {                                                      \
+    float (&d)[SUMS] = reinterpret_cast<float (&)[SUMS]>(sums);                                 \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #C ", 0; "                                  \
+      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" MNEME_NAMES##SUMS            \
+      "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, " #TRANSPOSED "; }"       \
+      : MNEME_SUMS##SUMS(d, 0)                                                                  \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));       \
   }
-MNEME_REGISTER_PRODUCT(MultiplyRows, 0)
-MNEME_REGISTER_PRODUCT(MultiplyColumns, 1)
+MNEME_REGISTER_PRODUCT(MultiplyRows, 64, 32, 32, 33, 34, 35, 36, 37, 0)
+MNEME_REGISTER_PRODUCT(MultiplyRows, 128, 64, 64, 65, 66, 67, 68, 69, 0)
+MNEME_REGISTER_PRODUCT(MultiplyColumns, 64, 32, 32, 33, 34, 35, 36, 37, 1)
+MNEME_REGISTER_PRODUCT(MultiplyColumns, 128, 64, 64, 65, 66, 67, 68, 69, 1)
 #undef MNEME_REGISTER_PRODUCT
 #undef MNEME_WARPGROUP_PRODUCTS
 #undef MNEME_WARPGROUP_PRODUCT
