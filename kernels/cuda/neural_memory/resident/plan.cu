@@ -133,6 +133,10 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
               .early = false,
               .has_anchors = has_anchors,
               .writes_anchors = args.stores_anchor(),
+              .logits = false,
+              .answer_gate = nullptr,
+              .gated = {},
+              .only_steps = false,
               .weights = {},
               .momenta = {},
               .anchors = {},
@@ -212,6 +216,21 @@ bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early
   } else {
     LaunchSeveralTokenSteps(device, plan, p);
   }
+  return true;
+}
+
+bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
+  const NeuralMemoryArgs& memory = args.memory;
+  if (!TakesManySteps(memory)) return false;
+  const Plan plan = MakePlan(device, memory, /*blocks=*/0);
+  if (plan.blocks == 0) return false;
+  Params p = MakeParams(memory, plan);
+  p.logits = true;
+  p.answer_gate = args.gate.as<const float>();
+  p.gated = {args.y.data, args.y.dtype == DType::kBF16};
+  p.early = args.settled;
+  p.only_steps = memory.segments.longest == 1 && LaunchSingleTokens(device, p);
+  LaunchSeveralTokenSteps(device, plan, p);
   return true;
 }
 
