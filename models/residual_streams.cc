@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/stream_steps.h"
 
 namespace mneme {
 namespace {
@@ -17,6 +18,13 @@ std::vector<float> Transposed(const std::vector<float>& values, size_t columns) 
     transposed[i % columns * rows + i / columns] = values[i];
   }
   return transposed;
+}
+
+// Lets room for an activation be what `products` take.
+void Round(const ForwardContext& ctx, const BranchWants::Products& products, TensorView* room) {
+  if (products.empty()) return;
+  const Workspace::Scope scope(ctx.workspace);
+  room->dtype = ctx.TempForProducts(room->shape, products).dtype;
 }
 
 }  // namespace
@@ -82,26 +90,77 @@ absl::StatusOr<StreamBranch> StreamBranch::Take(const LayerBuilder& builder,
   return branch;
 }
 
-TensorView StreamBranch::Read(ForwardContext& ctx, const TensorView& streams,
-                              const TensorView& input) const {
-  if (!single_) {
-    const TensorView post = writes_ ? ctx.Temp({streams.shape[0], streams.shape[1]}) : TensorView{};
-    ctx.kernels().ReadStreams({.mixing = mixing_, .x = streams, .y = input, .post = post});
-    return post;
+BranchInput StreamBranch::Enter(ForwardContext& ctx, const StreamWrite& before,
+                                const TensorView& streams, const TensorView& post,
+                                const BranchWants& wants) const {
+  const Shape shape{streams.shape[0], streams.shape[2]};
+  Kernels& kernels = ctx.kernels();
+  StreamSteps* const steps = single_ ? nullptr : StreamStepsOf(kernels);
+  const TensorView new_post = writes_ ? post : TensorView{};
+  // Means of tokens that come together are taken by themselves, of numbers that nothing rounds.
+  const bool has_mean = wants.mean.chunk > 0;
+  const bool passes_mean = has_mean && steps != nullptr && ctx.batch.longest_row == 1;
+  BranchInput input;
+  for (int i = 0; i < 2; ++i) {
+    const auto& [norm, products] = wants.normed[i];
+    if (norm == nullptr) continue;
+    input.normed[i] = ctx.Temp(shape);
+    if (i == 0 || !has_mean || passes_mean) Round(ctx, products, &input.normed[i]);
   }
-  ctx.kernels().SumStreams({.x = streams, .y = input});
-  return {};
+  if (has_mean) {
+    input.mean = ctx.Temp(shape);
+    if (passes_mean) Round(ctx, wants.of_mean, &input.mean);
+  }
+  const auto norm_args = [&](int i) {
+    const Norm* const norm = wants.normed[i].norm;
+    if (norm == nullptr) return RmsNormArgs{};
+    return RmsNormArgs{.weight = norm->weight, .eps = norm->eps, .y = input.normed[i]};
+  };
+  ChunkMeanArgs mean = wants.mean;
+  mean.x = input.normed[1];
+  mean.y = input.mean;
+  if (steps != nullptr &&
+      steps->PassStreams(
+          {.write = {.x = before.output, .post = before.post, .y = streams},
+           .read = {.mixing = mixing_, .x = streams, .y = wants.input, .post = new_post},
+           .norms = {norm_args(0), norm_args(1)},
+           .mean = passes_mean ? mean : ChunkMeanArgs{}})) {
+    if (has_mean && !passes_mean) kernels.ChunkMean(mean);
+    return input;
+  }
+
+  const TensorView x = wants.input.empty() ? ctx.Temp(shape) : wants.input;
+  FinishStreams(ctx, before, streams, ones_);
+  if (single_) {
+    kernels.SumStreams({.x = streams, .y = x});
+  } else {
+    kernels.ReadStreams({.mixing = mixing_, .x = streams, .y = x, .post = new_post});
+  }
+  if (passes_mean) {
+    for (TensorView* rounded : {&input.normed[1], &input.mean}) {
+      rounded->dtype = ctx.backend.activation_dtype();
+    }
+    mean.x = input.normed[1];
+    mean.y = input.mean;
+  }
+  for (int i = 0; i < 2; ++i) {
+    if (wants.normed[i].norm != nullptr)
+      ApplyNorm(kernels, *wants.normed[i].norm, x, input.normed[i]);
+  }
+  if (has_mean) kernels.ChunkMean(mean);
+  return input;
 }
 
-void StreamBranch::Write(ForwardContext& ctx, const TensorView& post, const TensorView& output,
-                         const TensorView& streams) const {
-  if (!single_) {
-    ctx.kernels().WriteStreams({.x = output, .post = post, .y = streams});
+void FinishStreams(ForwardContext& ctx, const StreamWrite& last, const TensorView& streams,
+                   const TensorView& ones) {
+  if (last.output.empty()) return;
+  if (streams.shape[1] > 1) {
+    ctx.kernels().WriteStreams({.x = last.output, .post = last.post, .y = streams});
     return;
   }
   ctx.kernels().AddScaled(
-      {.x = output,
-       .scale = ones_,
+      {.x = last.output,
+       .scale = ones,
        .y = {streams.data, streams.dtype, {streams.shape[0], streams.shape[2]}}});
 }
 

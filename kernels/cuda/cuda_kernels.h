@@ -26,12 +26,13 @@
 #include "kernels/kernels.h"
 #include "kernels/layer_norm_step.h"
 #include "kernels/ops/checks.h"
+#include "kernels/stream_steps.h"
 
 namespace mneme::cuda {
 
 inline constexpr ActivationTypes kTypes{DType::kF32, /*takes_rounded=*/true};
 
-class CudaKernels final : public Kernels, public LayerNormSteps {
+class CudaKernels final : public Kernels, public LayerNormSteps, public StreamSteps {
  public:
   explicit CudaKernels(Device& device) : device_(device) {}
 
@@ -335,6 +336,15 @@ class CudaKernels final : public Kernels, public LayerNormSteps {
   bool EngramReadStep(const EngramReadStepArgs& args) override {
     Check(args, kTypes);
     return engrams::EngramReadStep(device_, args);
+  }
+  bool PassStreams(const PassStreamsArgs& args) override {
+    return residual_streams::PassStreams(device_, args);
+  }
+  bool GatedMemory(const GatedMemoryArgs& args) override {
+    return neural_memory::GatedMemory(device_, args);
+  }
+  bool TurnedAttention(const TurnedAttentionArgs& args) override {
+    return attention::TurnedAttention(device_, args);
   }
   std::unique_ptr<DecodeProgram> CompileDecode(std::span<const DecodeLayer> layers,
                                                const DecodeHead* head) override {

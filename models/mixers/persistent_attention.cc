@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/stream_steps.h"
 #include "kernels/tensor.h"
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/rope_frequencies.h"
@@ -97,50 +98,67 @@ absl::Status PersistentAttention::Prepare(Backend& backend) const {
   return backend.Synchronize();
 }
 
+void PersistentAttention::Want(BranchWants& wants) const {
+  BranchWants::Normed& normed = wants.normed[0];
+  normed.norm = &norm_;
+  for (const Projection* projection : {&q_, &k_, &v_, &value_mix_}) {
+    if (projection->exists()) normed.products.push_back(projection->weights);
+  }
+}
+
 void PersistentAttention::Attend(ForwardContext& ctx, const TensorView& x,
                                  const TensorView& y) const {
   const Workspace::Scope scope(ctx.workspace);
   Kernels& kernels = ctx.kernels();
   const int64_t tokens = x.shape[0], channels = int64_t{config_.heads} * config_.head_dim;
   const bool first = !value_mix_.exists();
-  const TensorView normed = ctx.Temp(x.shape);
-  ApplyNorm(kernels, norm_, x, normed);
   const TensorView q = ctx.Temp({tokens, channels}), k = ctx.Temp({tokens, channels});
   const TensorView v = first ? ctx.first_values : ctx.Temp({tokens, channels});
-  Project(kernels, {{.projection = q_, .x = normed, .y = q},
-                    {.projection = k_, .x = normed, .y = k},
-                    {.projection = v_, .x = normed, .y = v}});
+  std::vector<LinearArgs> products = {{.x = x, .weights = q_.weights, .y = q},
+                                      {.x = x, .weights = k_.weights, .y = k},
+                                      {.x = x, .weights = v_.weights, .y = v}};
+  ValueResidualArgs mix;
   if (!first) {
-    const TensorView gate = ctx.Temp({tokens, config_.heads});
-    const LinearArgs product[] = {{.x = normed, .weights = value_mix_.weights, .y = gate}};
-    kernels.Linear(product);
-    TensorView bias = value_mix_.bias;
-    bias.shape = {config_.heads};
-    kernels.ValueResidual({.first = ctx.first_values, .gate = gate, .bias = bias, .v = v});
+    mix = {.first = ctx.first_values,
+           .gate = ctx.Temp({tokens, config_.heads}),
+           .bias = value_mix_.bias,
+           .v = v};
+    mix.bias.shape = {config_.heads};
+    products.push_back({.x = x, .weights = value_mix_.weights, .y = mix.gate});
   }
+  kernels.Linear(products);
+
+  RopeArgs rope = {
+      .positions = ctx.row_index.token_positions, .frequencies = frequencies_, .interleaved = true};
   const TensorView query = ByHead(q, config_.heads), key = ByHead(k, config_.heads);
-  for (const TensorView& turned : {query, key}) {
-    kernels.Rope({.x = turned,
-                  .positions = ctx.row_index.token_positions,
-                  .frequencies = frequencies_,
-                  .interleaved = true,
-                  .y = turned});
-  }
-  TensorView prefix_keys, prefix_values;
-  if (config_.persistent > 0) {
-    prefix_keys = prefix_values = persistent_rows_;
-    prefix_keys.shape = prefix_values.shape = {config_.persistent, config_.heads, config_.head_dim};
-    prefix_values.data = prefix_keys.as<std::byte>() + prefix_keys.bytes();
-  }
-  const TensorView read = ctx.Temp(query.shape);
-  AttentionArgs attention = context_.Args(ctx, query, key, ByHead(v, config_.heads), read);
+  const TensorView read = ctx.batch.longest_row == 1
+                              ? ctx.TempForProducts({tokens, channels}, {out_.weights})
+                              : ctx.Temp({tokens, channels});
+  AttentionArgs attention =
+      context_.Args(ctx, query, key, ByHead(v, config_.heads), ByHead(read, config_.heads));
   attention.window = config_.window;
   attention.segment = config_.segment;
   attention.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
-  attention.prefix_keys = prefix_keys;
-  attention.prefix_values = prefix_values;
-  kernels.Attention(attention);
-  const LinearArgs output[] = {{.x = Flat(read), .weights = out_.weights, .y = y}};
+  if (config_.persistent > 0) {
+    TensorView& keys = attention.prefix_keys;
+    TensorView& values = attention.prefix_values;
+    keys = values = persistent_rows_;
+    keys.shape = values.shape = {config_.persistent, config_.heads, config_.head_dim};
+    values.data = keys.as<std::byte>() + keys.bytes();
+  }
+  // Rows and positions come before the positions' own network, which nothing overlaps.
+  StreamSteps* const steps = StreamStepsOf(kernels);
+  if (steps == nullptr ||
+      !steps->TurnedAttention(
+          {.mix = mix, .rope = rope, .attention = attention, .settled = true})) {
+    if (!first) kernels.ValueResidual(mix);
+    for (const TensorView& turned : {query, key}) {
+      rope.x = rope.y = turned;
+      kernels.Rope(rope);
+    }
+    kernels.Attention(attention);
+  }
+  const LinearArgs output[] = {{.x = read, .weights = out_.weights, .y = y}};
   kernels.Linear(output);
 }
 

@@ -9,6 +9,7 @@
 #include "models/mixers/attention_context.h"
 #include "models/norm.h"
 #include "models/projection.h"
+#include "models/residual_streams.h"
 
 namespace mneme {
 
@@ -38,8 +39,10 @@ class PersistentAttention {
 
   absl::Status Prepare(Backend& backend) const;
 
+  // Asks for the norm of the input, the first one of `wants`.
+  void Want(BranchWants& wants) const;
   // The first layer writes ForwardContext::first_values, the others read them.
-  //   x  [tokens, model_dim] act;   y  [tokens, model_dim] act
+  //   x  [tokens, model_dim], the norm of the input, as Want() asks for it;   y  [..] act
   void Attend(ForwardContext& ctx, const TensorView& x, const TensorView& y) const;
 
  private:

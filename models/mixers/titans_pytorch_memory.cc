@@ -170,17 +170,22 @@ absl::StatusOr<TitansPytorchMemory> TitansPytorchMemory::Make(
   return memory;
 }
 
+ChunkMeanArgs TitansPytorchMemory::Mean(const ForwardContext& ctx) const {
+  return {.chunk = config_.memory.step,
+          .positions = ctx.row_index.token_positions,
+          .segments = ctx.row_index.segments,
+          .sums = ctx.State(pool_sums_)};
+}
+
 TensorView TitansPytorchMemory::Pool(ForwardContext& ctx, const TensorView& x) const {
   const int step = config_.memory.step;
   if (step == 1) return x;
   const TensorView pooled = ctx.Temp(x.shape);
   if (config_.pooling == Pooling::kMean) {
-    ctx.kernels().ChunkMean({.x = x,
-                             .chunk = step,
-                             .positions = ctx.row_index.token_positions,
-                             .segments = ctx.row_index.segments,
-                             .sums = ctx.State(pool_sums_),
-                             .y = pooled});
+    ChunkMeanArgs mean = Mean(ctx);
+    mean.x = x;
+    mean.y = pooled;
+    ctx.kernels().ChunkMean(mean);
     return pooled;
   }
   const TensorView logits = ctx.Temp(x.shape);
@@ -195,91 +200,129 @@ TensorView TitansPytorchMemory::Pool(ForwardContext& ctx, const TensorView& x) c
   return pooled;
 }
 
-void TitansPytorchMemory::AddGates(ForwardContext& ctx, const TensorView& x,
-                                   NeuralMemoryArgs& args) const {
-  Kernels& kernels = ctx.kernels();
-  const TensorView pooled = Pool(ctx, x);
-  std::vector<ProjectionArgs> products;
-  std::vector<ActivateArgs> activations;
-  const auto add = [&](const Projection& projection, const TensorView& from, TensorView& gate,
-                       double scale) {
-    if (!projection.exists()) return;
-    gate = ctx.Temp({x.shape[0], projection.out()});
-    products.push_back({.projection = projection, .x = from, .y = gate});
-    if (scale == 0) return;
-    activations.push_back({.x = gate,
-                           .activation = Activation::kSigmoid,
-                           .scale = static_cast<float>(scale),
-                           .y = gate});
-  };
-  add(rate_, x, args.rate, 1);
-  add(keep_, pooled, args.keep, 0);
-  add(momentum_, pooled, args.momentum, 1);
-  add(momentum_mix_, pooled, args.momentum_mix, 0);
-  add(tensor_rates_, pooled, args.tensor_rates, config_.tensor_rate_max);
-  add(residual_mix_, pooled, args.residual_mix, 1);
-  Project(kernels, products);
-  kernels.Activate(activations);
-  kernels.KeepGate({.x = args.keep, .y = args.keep});
-  if (momentum_.exists()) memory_.Tell(ctx, "eta", args.momentum);
-  memory_.Tell(ctx, "alpha", args.keep, /*scale=*/-1, /*offset=*/1);
-}
-
 void TitansPytorchMemory::NormHeads(ForwardContext& ctx, const TensorView& x,
                                     const TensorView& weight) const {
   ctx.kernels().GatedRmsNorm({.x = x, .weight = weight, .eps = norm_eps_, .y = x});
 }
 
+void TitansPytorchMemory::Want(ForwardContext& ctx, BranchWants& wants) const {
+  const auto add = [](BranchWants::Products& products,
+                      std::initializer_list<const Projection*> projections) {
+    for (const Projection* projection : projections) {
+      if (projection->exists()) products.push_back(projection->weights);
+    }
+  };
+  wants.normed[0].norm = &retrieve_norm_;
+  add(wants.normed[0].products, {&q_, &head_gate_});
+  wants.normed[1].norm = &store_norm_;
+  if (config_.memory.step > 1 && config_.pooling == Pooling::kMean) {
+    add(wants.normed[1].products, {&k_, &v_, &rate_});
+    wants.mean = Mean(ctx);
+    add(wants.of_mean, {&keep_, &momentum_, &momentum_mix_, &tensor_rates_, &residual_mix_});
+  }
+}
+
+void TitansPytorchMemory::Feed(ForwardContext& ctx, const BranchInput& input,
+                               const MemoryCopy& residual, const TensorView& y) const {
+  FeedNormed(
+      ctx, {.q = input.normed[0], .k = input.normed[1], .v = input.normed[1], .pooled = input.mean},
+      residual, y);
+}
+
 void TitansPytorchMemory::Feed(ForwardContext& ctx, const MemoryViews& views,
                                const MemoryCopy& residual, const TensorView& y) const {
+  const Workspace::Scope scope(ctx.workspace);
+  const auto normed = [&](const Norm& norm, const TensorView& view) {
+    if (!config_.input_norms) return view;
+    const TensorView x = ctx.Temp(view.shape);
+    ApplyNorm(ctx.kernels(), norm, view, x);
+    return x;
+  };
+  Inputs inputs = {.q = normed(retrieve_norm_, views.q), .k = normed(store_norm_, views.k)};
+  inputs.v = views.v.data == views.k.data ? inputs.k : normed(store_norm_, views.v);
+  FeedNormed(ctx, inputs, residual, y);
+}
+
+void TitansPytorchMemory::FeedNormed(ForwardContext& ctx, const Inputs& inputs,
+                                     const MemoryCopy& residual, const TensorView& y) const {
   const Workspace::Scope scope(ctx.workspace);
   Kernels& kernels = ctx.kernels();
   const TrainedMemoryConfig& trained = config_.memory;
   const int64_t tokens = y.shape[0];
-  const auto normed = [&](const Norm& norm, const TensorView& view) {
-    if (!config_.input_norms) return view;
-    const TensorView x = ctx.Temp(view.shape);
-    ApplyNorm(kernels, norm, view, x);
-    return x;
-  };
-  const TensorView query_input = normed(retrieve_norm_, views.q);
-  const TensorView key_input = normed(store_norm_, views.k);
-  const TensorView value_input =
-      views.v.data == views.k.data ? key_input : normed(store_norm_, views.v);
+  const TensorView pooled = inputs.pooled.empty() ? Pool(ctx, inputs.k) : inputs.pooled;
 
-  const TensorView q = ctx.Temp({tokens, q_.out()});
-  const TensorView k = ctx.Temp({tokens, k_.out()}), v = ctx.Temp({tokens, v_.out()});
-  Project(kernels, {{.projection = q_, .x = query_input, .y = q},
-                    {.projection = k_, .x = key_input, .y = k},
-                    {.projection = v_, .x = value_input, .y = v}});
+  NeuralMemoryArgs args = memory_.Args(ctx, ctx.row_index);
+  args.residual = residual;
+  std::vector<ProjectionArgs> products;
+  const auto add = [&](const Projection& projection, const TensorView& x) {
+    if (!projection.exists()) return TensorView{};
+    const TensorView to = ctx.Temp({tokens, projection.out()});
+    products.push_back({.projection = projection, .x = x, .y = to});
+    return to;
+  };
+  const TensorView q = add(q_, inputs.q), k = add(k_, inputs.k), v = add(v_, inputs.v);
+  args.rate = add(rate_, inputs.k);
+  args.keep = add(keep_, pooled);
+  args.momentum = add(momentum_, pooled);
+  args.momentum_mix = add(momentum_mix_, pooled);
+  args.tensor_rates = add(tensor_rates_, pooled);
+  args.residual_mix = add(residual_mix_, pooled);
+  const TensorView gate = add(head_gate_, inputs.q);
+  Project(kernels, products);
+
+  args.q = ByHead(q, trained.heads);
+  args.k = ByHead(k, trained.heads * trained.keys);
+  args.v = ByHead(v, trained.heads * trained.keys);
   if (config_.silu) {
     const ActivateArgs silu[] = {{.x = q, .activation = Activation::kSilu, .y = q},
                                  {.x = k, .activation = Activation::kSilu, .y = k},
                                  {.x = v, .activation = Activation::kSilu, .y = v}};
     kernels.Activate(silu);
   }
-  NeuralMemoryArgs args = memory_.Args(ctx, ctx.row_index);
-  args.q = ByHead(q, trained.heads);
-  args.k = ByHead(k, trained.heads * trained.keys);
-  args.v = ByHead(v, trained.heads * trained.keys);
   if (config_.qk_norm) {
     NormHeads(ctx, args.q, q_norm_);
     NormHeads(ctx, args.k, k_norm_);
   }
-  AddGates(ctx, key_input, args);
-  args.residual = residual;
   const bool one_head = trained.heads == 1;
   args.out = one_head ? ByHead(y, 1) : ctx.Temp(args.q.shape);
+  if (!one_head && !config_.output_norm) {
+    const TensorView gated =
+        ctx.TempForProducts({tokens, out_.weights.front().in_features}, {out_.weights});
+    // Positions and segments come before the positions' own network, which nothing overlaps.
+    if (memory_.TrainGated(ctx, {.memory = args, .gate = gate, .y = gated, .settled = true})) {
+      Project(kernels, {{.projection = out_, .x = gated, .y = y}});
+      return;
+    }
+  }
+  FinishGates(ctx, args);
   memory_.Train(ctx, args);
   if (config_.output_norm) NormHeads(ctx, args.out, output_norm_);
   if (one_head) return memory_.Tell(ctx, "read", y);
-  const TensorView gate = ctx.Temp({tokens, trained.heads}), read = Flat(args.out);
-  Project(kernels, {{.projection = head_gate_, .x = query_input, .y = gate}});
+  const TensorView read = Flat(args.out);
   const ActivateArgs sigmoid[] = {{.x = gate, .activation = Activation::kSigmoid, .y = gate}};
   kernels.Activate(sigmoid);
   kernels.Multiply({.a = read, .b = gate, .y = read});
   Project(kernels, {{.projection = out_, .x = read, .y = y}});
   memory_.Tell(ctx, "read", y);
+}
+
+void TitansPytorchMemory::FinishGates(ForwardContext& ctx, const NeuralMemoryArgs& args) const {
+  std::vector<ActivateArgs> activations;
+  const auto add = [&](const TensorView& gate, double scale) {
+    if (gate.empty()) return;
+    activations.push_back({.x = gate,
+                           .activation = Activation::kSigmoid,
+                           .scale = static_cast<float>(scale),
+                           .y = gate});
+  };
+  add(args.rate, 1);
+  add(args.momentum, 1);
+  add(args.tensor_rates, config_.tensor_rate_max);
+  add(args.residual_mix, 1);
+  ctx.kernels().Activate(activations);
+  ctx.kernels().KeepGate({.x = args.keep, .y = args.keep});
+  if (!args.momentum.empty()) memory_.Tell(ctx, "eta", args.momentum);
+  memory_.Tell(ctx, "alpha", args.keep, /*scale=*/-1, /*offset=*/1);
 }
 
 }  // namespace mneme

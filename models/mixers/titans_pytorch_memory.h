@@ -8,6 +8,7 @@
 #include "models/mixers/trained_memory.h"
 #include "models/norm.h"
 #include "models/projection.h"
+#include "models/residual_streams.h"
 #include "models/state_layout.h"
 
 namespace mneme {
@@ -47,6 +48,12 @@ class TitansPytorchMemory {
   static absl::StatusOr<TitansPytorchMemory> Make(const LayerBuilder& builder,
                                                   const TitansPytorchMemoryConfig& config);
 
+  // Whether the views are normed. Then, if they are all the same, Want() asks for its norms and
+  // their mean, and what it then is can be fed.
+  bool norms_input() const { return config_.input_norms; }
+  void Want(ForwardContext& ctx, BranchWants& wants) const;
+  void Feed(ForwardContext& ctx, const BranchInput& input, const MemoryCopy& residual,
+            const TensorView& y) const;
   // Feeds the step's tokens. With a residual, which is then the Before() of another memory that was
   // fed them already, the part of a row ends with a step of the memory.
   //   y  [tokens, model_dim] act
@@ -56,9 +63,17 @@ class TitansPytorchMemory {
   MemoryCopy Before(const ForwardContext& ctx) const { return memory_.Before(ctx); }
 
  private:
-  // p, and the gates that are made of it.
+  // Norms of the views, and p, which may be without data: it is not known yet.
+  struct Inputs {
+    TensorView q, k, v, pooled;
+  };
+  void FeedNormed(ForwardContext& ctx, const Inputs& inputs, const MemoryCopy& residual,
+                  const TensorView& y) const;
+  // The mean of the tokens of a step, but for what it is of.
+  ChunkMeanArgs Mean(const ForwardContext& ctx) const;
   TensorView Pool(ForwardContext& ctx, const TensorView& x) const;
-  void AddGates(ForwardContext& ctx, const TensorView& x, NeuralMemoryArgs& args) const;
+  // Gates of logits, in place.
+  void FinishGates(ForwardContext& ctx, const NeuralMemoryArgs& args) const;
   // Norms the heads of x, [tokens, heads, dim].
   void NormHeads(ForwardContext& ctx, const TensorView& x, const TensorView& weight) const;
 

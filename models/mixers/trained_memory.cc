@@ -184,6 +184,24 @@ void TrainedMemory::Train(ForwardContext& ctx, const NeuralMemoryArgs& args) con
   if (!surprise.surprise.empty()) ctx.kernels().Surprise(surprise);
 }
 
+bool TrainedMemory::TrainGated(ForwardContext& ctx, GatedMemoryArgs args) const {
+  StreamSteps* const steps = StreamStepsOf(ctx.kernels());
+  if (steps == nullptr || ctx.observer != nullptr) return false;
+  const Workspace::Scope scope(ctx.workspace);
+  NeuralMemoryArgs& memory = args.memory;
+  const bool surprises = !ctx.surprise.values.empty();
+  if (surprises) memory.loss = ctx.Temp({memory.k.shape[0], memory.k.shape[1]});
+  if (!steps->GatedMemory(args)) return false;
+  if (surprises) {
+    ctx.kernels().Surprise({.loss = memory.loss,
+                            .read = memory.out,
+                            .places = ctx.surprise.places,
+                            .outer = ctx.surprise.outer,
+                            .surprise = ctx.surprise.Of(place_)});
+  }
+  return true;
+}
+
 void TrainedMemory::TellProduct(ForwardContext& ctx, absl::string_view name, const TensorView& x,
                                 std::span<const PackedMatrix> weights) const {
   if (ctx.observer == nullptr) return;

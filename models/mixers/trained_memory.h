@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/kernels.h"
+#include "kernels/stream_steps.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
 #include "models/mixers/memory_streams.h"
@@ -69,6 +70,9 @@ class TrainedMemory {
                                  NeuralMemoryArgs args) const;
   // All of that, without streams.
   void Train(ForwardContext& ctx, const NeuralMemoryArgs& args) const;
+  // All of that, without streams, as one operation with what makes the gates and the answer's gate,
+  // where the backend has it and nobody looks on. False: nothing was done.
+  bool TrainGated(ForwardContext& ctx, GatedMemoryArgs args) const;
   // Tells whoever looks on of gates, as offset + scale * values, and of what a projection of the
   // memory's answer is, x  [entries, dim] as LinearArgs::x.
   void Tell(const ForwardContext& ctx, absl::string_view name, const TensorView& values,

@@ -84,11 +84,10 @@ absl::StatusOr<TitansPytorchLayer> TitansPytorchLayer::Make(const LayerBuilder& 
   return made;
 }
 
-TensorView TitansPytorchLayer::Piece(ForwardContext& ctx, const TitansPytorchStream& stream,
-                                     int64_t index) {
+TensorView TitansPytorchLayer::Piece(const TitansPytorchStream& stream, int64_t index) {
   const TensorView& all = stream.history;
   const Shape piece{stream.streams.shape[0], stream.streams.shape[2]};
-  if (all.shape.rank == 0 || index >= all.shape[0]) return ctx.Temp(piece);
+  if (all.shape.rank == 0 || index >= all.shape[0]) return {};
   return {all.as<std::byte>() + index * piece.elements() * SizeOf(all.dtype), all.dtype, piece};
 }
 
@@ -119,55 +118,77 @@ MemoryViews TitansPytorchLayer::Views(ForwardContext& ctx, const TitansPytorchSt
   return {view(0), view(1), view(2)};
 }
 
-void TitansPytorchLayer::FeedForward(ForwardContext& ctx, const TensorView& x,
-                                     const TensorView& y) const {
-  const Workspace::Scope scope(ctx.workspace);
+void TitansPytorchLayer::RunMemory(ForwardContext& ctx, TitansPytorchStream& stream,
+                                   const TensorView& output) const {
+  const MemoryCopy residual = has_residual_ ? stream.before : MemoryCopy{};
+  BranchWants wants = {.input = Piece(stream, 0)};
+  if (!views_.exists() && memory_->norms_input()) {
+    memory_->Want(ctx, wants);
+    const BranchInput input =
+        memory_branch_.Enter(ctx, stream.last, stream.streams, stream.post, wants);
+    memory_->Feed(ctx, input, residual, output);
+  } else {
+    if (wants.input.empty()) wants.input = ctx.Temp(output.shape);
+    memory_branch_.Enter(ctx, stream.last, stream.streams, stream.post, wants);
+    memory_->Feed(ctx, Views(ctx, stream, wants.input), residual, output);
+  }
+  stream.before = memory_->Before(ctx);
+}
+
+void TitansPytorchLayer::RunAttention(ForwardContext& ctx, TitansPytorchStream& stream,
+                                      const TensorView& gate) const {
+  BranchWants wants = {.input = Piece(stream, Earlier())};
+  TensorView output = Piece(stream, Earlier() + 1);
+  if (output.empty()) output = stream.output;
+  attention_.Want(wants);
+  const BranchInput input =
+      attention_branch_.Enter(ctx, stream.last, stream.streams, stream.post, wants);
+  attention_.Attend(ctx, input.normed[0], output);
+  if (!gate.empty()) ctx.kernels().Multiply({.a = output, .b = gate, .y = output});
+  stream.last = {output, stream.post};
+}
+
+void TitansPytorchLayer::RunFeedForward(ForwardContext& ctx, TitansPytorchStream& stream) const {
   Kernels& kernels = ctx.kernels();
-  const TensorView normed = ctx.Temp(x.shape);
-  const TensorView up = ctx.Temp({x.shape[0], up_.out()}), gate = ctx.Temp(up.shape);
-  ApplyNorm(kernels, feed_forward_norm_, x, normed);
-  Project(kernels, {{.projection = up_, .x = normed, .y = up},
-                    {.projection = gate_, .x = normed, .y = gate}});
-  kernels.SwiGlu({.gate = gate, .up = up, .y = up});
-  Project(kernels, {{.projection = down_, .x = up, .y = y}});
+  TensorView output = Piece(stream, Earlier() + 3);
+  if (output.empty()) output = stream.output;
+  const BranchWants wants = {
+      .input = Piece(stream, Earlier() + 2),
+      .normed = {{.norm = &feed_forward_norm_, .products = {up_.weights, gate_.weights}}}};
+  const TensorView x =
+      feed_forward_branch_.Enter(ctx, stream.last, stream.streams, stream.post, wants).normed[0];
+  const Shape inner{x.shape[0], up_.out()};
+  const TensorView up = ctx.Temp(inner), gate = ctx.Temp(inner);
+  const TensorView hidden = ctx.TempForProducts(inner, {down_.weights});
+  Project(kernels,
+          {{.projection = up_, .x = x, .y = up}, {.projection = gate_, .x = x, .y = gate}});
+  kernels.SwiGlu({.gate = gate, .up = up, .y = hidden});
+  Project(kernels, {{.projection = down_, .x = hidden, .y = output}});
+  stream.last = {output, stream.post};
 }
 
 void TitansPytorchLayer::Forward(ForwardContext& ctx, TitansPytorchStream& stream) const {
-  const Workspace::Scope scope(ctx.workspace);
-  Kernels& kernels = ctx.kernels();
-  const TensorView& streams = stream.streams;
-  const Shape shape{streams.shape[0], streams.shape[2]};
   TensorView attention_gate;
+  const Workspace::Scope of_gate(ctx.workspace);
   if (memory_.has_value()) {
-    const TensorView input = Piece(ctx, stream, 0);
-    const TensorView post = memory_branch_.Read(ctx, streams, input);
-    const TensorView read = ctx.Temp(shape);
-    memory_->Feed(ctx, Views(ctx, stream, input), has_residual_ ? stream.before : MemoryCopy{},
-                  read);
-    stream.before = memory_->Before(ctx);
+    if (gates_attention_) attention_gate = ctx.Temp(stream.output.shape);
+    const Workspace::Scope scope(ctx.workspace);
+    const TensorView& read = gates_attention_ ? attention_gate : stream.output;
+    RunMemory(ctx, stream, read);
+    stream.last = {};
     if (gates_attention_) {
       const ActivateArgs sigmoid[] = {{.x = read, .activation = Activation::kSigmoid, .y = read}};
-      kernels.Activate(sigmoid);
-      attention_gate = read;
+      ctx.kernels().Activate(sigmoid);
     } else {
-      memory_branch_.Write(ctx, post, read, streams);
+      stream.last = {read, stream.post};
     }
   }
   {
-    const TensorView input = Piece(ctx, stream, Earlier());
-    const TensorView output = Piece(ctx, stream, Earlier() + 1);
-    const TensorView post = attention_branch_.Read(ctx, streams, input);
-    attention_.Attend(ctx, input, output);
-    if (attention_gate.shape.rank > 0) {
-      kernels.Multiply({.a = output, .b = attention_gate, .y = output});
-    }
-    attention_branch_.Write(ctx, post, output, streams);
+    const Workspace::Scope scope(ctx.workspace);
+    RunAttention(ctx, stream, attention_gate);
   }
-  const TensorView input = Piece(ctx, stream, Earlier() + 2);
-  const TensorView output = Piece(ctx, stream, Earlier() + 3);
-  const TensorView post = feed_forward_branch_.Read(ctx, streams, input);
-  FeedForward(ctx, input, output);
-  feed_forward_branch_.Write(ctx, post, output, streams);
+  const Workspace::Scope scope(ctx.workspace);
+  RunFeedForward(ctx, stream);
 }
 
 }  // namespace mneme

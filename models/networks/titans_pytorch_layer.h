@@ -17,7 +17,11 @@ namespace mneme {
 struct TitansPytorchStream {
   TensorView streams;  // [tokens, streams, model_dim] act
   TensorView history;  // [1 + 4 layers, tokens, model_dim] act, or empty
-  MemoryCopy before;   // of the last memory, where another one wants it
+  // What the last branch left, and room for what one leaves where the history has none.
+  StreamWrite last;
+  TensorView output;  // [tokens, model_dim] act
+  TensorView post;    // [tokens, streams] act
+  MemoryCopy before;  // of the last memory, where another one wants it
 };
 
 class TitansPytorchLayer {
@@ -33,11 +37,14 @@ class TitansPytorchLayer {
  private:
   // How many entries of the history the layers below have.
   int64_t Earlier() const { return 1 + 4 * int64_t{layer_}; }
-  // A piece of the history, or a temporary where it has no room for it.
-  static TensorView Piece(ForwardContext& ctx, const TitansPytorchStream& stream, int64_t index);
+  // A piece of the history; without data where it has no room for it.
+  static TensorView Piece(const TitansPytorchStream& stream, int64_t index);
   MemoryViews Views(ForwardContext& ctx, const TitansPytorchStream& stream,
                     const TensorView& input) const;
-  void FeedForward(ForwardContext& ctx, const TensorView& x, const TensorView& y) const;
+  // Each enters its branch and leaves what that gave, `output`.
+  void RunMemory(ForwardContext& ctx, TitansPytorchStream& stream, const TensorView& output) const;
+  void RunAttention(ForwardContext& ctx, TitansPytorchStream& stream, const TensorView& gate) const;
+  void RunFeedForward(ForwardContext& ctx, TitansPytorchStream& stream) const;
 
   int layer_ = 0;
   bool gates_attention_ = false;

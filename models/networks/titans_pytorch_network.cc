@@ -280,7 +280,10 @@ class TitansPytorchNetwork final : public Network {
     if (history_ > 0) stream.history = ctx.Temp({history_, tokens, info_.model_dim});
     ctx.first_values = ctx.Temp({tokens, value_channels_});
     ctx.kernels().ExpandStreams({.x = x, .embedding = stream_embeddings_, .y = stream.streams});
+    stream.output = ctx.Temp(x.shape);
+    stream.post = ctx.Temp({tokens, streams_});
     for (const TitansPytorchLayer& layer : layers_) layer.Forward(ctx, stream);
+    FinishStreams(ctx, stream.last, stream.streams, ones_);
     ctx.kernels().SumStreams({.x = stream.streams, .y = y});
   }
 

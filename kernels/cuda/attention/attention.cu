@@ -327,15 +327,6 @@ void StoreStep(Device& device, const Problem& p, int64_t tokens) {
                     p);
 }
 
-bool TakesTensorCores(const Device& device, const Problem& p, const AttentionArgs& args) {
-  return device.compute_dtype() == DType::kBF16 && args.keys.dtype == DType::kBF16 &&
-         std::max(p.key_dim, p.value_dim) <= kMostTensorCoreDim && p.key_dim % 8 == 0 &&
-         p.value_dim % 8 == 0 &&
-         AreAligned(args.q, args.k, args.v, args.other_k, args.other_v, args.out, args.prefix_keys,
-                    args.prefix_values) &&
-         (args.longest_row == 1 || HasHopperCode(device));
-}
-
 // Whether the step's keys and values may be stored before it: of a ring, its last tokens take the
 // place of what lies a whole ring before them.
 bool MayStoreFirst(const AttentionArgs& args) {
@@ -345,6 +336,50 @@ bool MayStoreFirst(const AttentionArgs& args) {
 }
 
 }  // namespace
+
+Problem ProblemOf(const AttentionArgs& args) {
+  return {.q = args.q.as<const float>(),
+          .k = {args.k.as<const float>(), args.other_k.as<const float>()},
+          .v = {args.v.as<const float>(), args.other_v.as<const float>()},
+          .kinds = args.other_k.empty() ? 1 : 2,
+          .row_offsets = args.row_offsets.as<const int32_t>(),
+          .slots = args.slots.as<const int32_t>(),
+          .positions = args.positions.as<const int64_t>(),
+          .rows = static_cast<int>(args.slots.shape[0]),
+          .heads = static_cast<int>(args.q.shape[1]),
+          .kv_heads = static_cast<int>(args.k.shape[1]),
+          .key_dim = static_cast<int>(args.k.shape[2]),
+          .value_dim = static_cast<int>(args.v.shape[2]),
+          .window = args.window,
+          .segment = args.segment,
+          .scale = args.scale,
+          .keys = {FieldOf(args.keys), FieldOf(args.other_keys)},
+          .values = {FieldOf(args.values), FieldOf(args.other_values)},
+          .prefix_keys = args.prefix_keys.as<const float>(),
+          .prefix_values = args.prefix_values.as<const float>(),
+          .prefix = static_cast<int>(args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0]),
+          .out = args.out.as<float>(),
+          .rounds = args.out.dtype == DType::kBF16};
+}
+
+int64_t MostBlocks(const AttentionArgs& args) {
+  const int64_t prefix = args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0];
+  // A window or a segment may touch one block more than it has positions for.
+  const int64_t seen = args.window > 0 ? args.window : args.segment;
+  const int64_t blocks =
+      seen > 0 ? (seen + kContextBlock - 1) / kContextBlock + 1 : args.keys.table.blocks();
+  const int kinds = args.other_k.empty() ? 1 : 2;
+  return (prefix + kContextBlock - 1) / kContextBlock + kinds * blocks;
+}
+
+bool TakesTensorCores(const Device& device, const Problem& p, const AttentionArgs& args) {
+  return device.compute_dtype() == DType::kBF16 && args.keys.dtype == DType::kBF16 &&
+         std::max(p.key_dim, p.value_dim) <= kMostTensorCoreDim && p.key_dim % 8 == 0 &&
+         p.value_dim % 8 == 0 &&
+         AreAligned(args.q, args.k, args.v, args.other_k, args.other_v, args.out, args.prefix_keys,
+                    args.prefix_values) &&
+         (args.longest_row == 1 || HasHopperCode(device));
+}
 
 void AllocateParts(Device& device, Problem& p, int64_t tokens) {
   if (p.splits == 1) return;
@@ -363,34 +398,8 @@ void CombineParts(Device& device, const Problem& p, int64_t tokens) {
 void Attention(Device& device, const AttentionArgs& args) {
   const int64_t tokens = args.q.shape[0];
   if (tokens == 0) return;
-  const Problem p = {
-      .q = args.q.as<const float>(),
-      .k = {args.k.as<const float>(), args.other_k.as<const float>()},
-      .v = {args.v.as<const float>(), args.other_v.as<const float>()},
-      .kinds = args.other_k.empty() ? 1 : 2,
-      .row_offsets = args.row_offsets.as<const int32_t>(),
-      .slots = args.slots.as<const int32_t>(),
-      .positions = args.positions.as<const int64_t>(),
-      .rows = static_cast<int>(args.slots.shape[0]),
-      .heads = static_cast<int>(args.q.shape[1]),
-      .kv_heads = static_cast<int>(args.k.shape[1]),
-      .key_dim = static_cast<int>(args.k.shape[2]),
-      .value_dim = static_cast<int>(args.v.shape[2]),
-      .window = args.window,
-      .segment = args.segment,
-      .scale = args.scale,
-      .keys = {FieldOf(args.keys), FieldOf(args.other_keys)},
-      .values = {FieldOf(args.values), FieldOf(args.other_values)},
-      .prefix_keys = args.prefix_keys.as<const float>(),
-      .prefix_values = args.prefix_values.as<const float>(),
-      .prefix = static_cast<int>(args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0]),
-      .out = args.out.as<float>(),
-      .rounds = args.out.dtype == DType::kBF16};
-  // A window or a segment may touch one block more than it has positions for.
-  const int64_t seen = args.window > 0 ? args.window : args.segment;
-  const int64_t blocks =
-      seen > 0 ? (seen + kContextBlock - 1) / kContextBlock + 1 : args.keys.table.blocks();
-  const int64_t most_blocks = (p.prefix + kContextBlock - 1) / kContextBlock + p.kinds * blocks;
+  const Problem p = ProblemOf(args);
+  const int64_t most_blocks = MostBlocks(args);
   CHECK(args.keys.dtype == args.values.dtype);
   CHECK(args.out.dtype == DType::kF32 || (p.rounds && args.longest_row == 1)) << "out";
   if (TakesTensorCores(device, p, args)) {

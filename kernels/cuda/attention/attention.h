@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/device.h"
 #include "kernels/kernels.h"
+#include "kernels/stream_steps.h"
 
 namespace mneme::cuda::attention {
 
@@ -11,5 +12,7 @@ namespace mneme::cuda::attention {
 // of up to kMostTensorCoreDim numbers in eights. Results depend on how many blocks of threads share
 // a token's positions, and so on how many tokens the step has: not by more than the order of a sum.
 void Attention(Device& device, const AttentionArgs& args);
+
+bool TurnedAttention(Device& device, const TurnedAttentionArgs& args);
 
 }  // namespace mneme::cuda::attention

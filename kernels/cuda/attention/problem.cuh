@@ -53,6 +53,13 @@ struct Problem {
   }
 };
 
+// What an operation is about, and how many blocks of positions, those of a prefix first, a token
+// may see.
+Problem ProblemOf(const AttentionArgs& args);
+int64_t MostBlocks(const AttentionArgs& args);
+// Whether its products are rounded, as kernels for tensor cores have them.
+bool TakesTensorCores(const Device& device, const Problem& problem, const AttentionArgs& args);
+
 // The last row that begins at `token` or before it.
 __device__ inline int RowOf(const Problem& p, int token) {
   int low = 0, high = p.rows;

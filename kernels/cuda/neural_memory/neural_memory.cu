@@ -21,4 +21,10 @@ bool NeuralMemoryStep(Device& device, const NeuralMemoryStepArgs& args) {
   return true;
 }
 
+bool GatedMemory(Device& device, const GatedMemoryArgs& args) {
+  const NeuralMemoryArgs& memory = args.memory;
+  if (memory.segments.count == 0 || memory.q.shape[0] == 0 || memory.keep.empty()) return false;
+  return resident::LaunchGated(device, args);
+}
+
 }  // namespace mneme::cuda::neural_memory

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/device.h"
 #include "kernels/kernels.h"
+#include "kernels/stream_steps.h"
 
 namespace mneme::cuda::neural_memory {
 
@@ -13,6 +14,7 @@ namespace mneme::cuda::neural_memory {
 void NeuralMemory(Device& device, const NeuralMemoryArgs& args, bool early = false);
 // The streams as one kernel, then the memory.
 bool NeuralMemoryStep(Device& device, const NeuralMemoryStepArgs& args);
+bool GatedMemory(Device& device, const GatedMemoryArgs& args);
 void KeepGate(Device& device, const KeepGateArgs& args);
 void ChunkMean(Device& device, const ChunkMeanArgs& args);
 void ChunkPool(Device& device, const ChunkPoolArgs& args);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/routing/routing.h"
 
@@ -75,7 +76,29 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = part_offsets[rows] + threadIdx.x; i < room; i += kThreads) part_tokens[i] = 0;
 }
 
-// One block. Its first thread counts, then all fill.
+// Sums of a block's threads before this one; `sums` has a number for each warp, and may be used
+// again behind a barrier. Adds the sum of all to `total`.
+__device__ inline int SumBefore(int x, int* sums, int* total) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int sum = x;
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const int other = __shfl_up_sync(kAllLanes, sum, offset);
+    if (lane >= offset) sum += other;
+  }
+  if (lane == kWarp - 1) sums[warp] = sum;
+  __syncthreads();
+  const int begin = *total;
+  int before = 0;
+#pragma unroll
+  for (int w = 0; w < kThreads / kWarp; ++w) {
+    if (w < warp) before += sums[w];
+    *total += sums[w];
+  }
+  return begin + before + sum - x;
+}
+
+// One block. A thread has a row at a time, then a token.
 __global__ void __launch_bounds__(kThreads)
     ExpandRowsKernel(const int32_t* offsets, const int32_t* slots, const int64_t* positions,
                      int rows, int64_t tokens, InsertedPositions inserted, const int32_t* picks,
@@ -93,14 +116,21 @@ __global__ void __launch_bounds__(kThreads)
     wide_slots[row] = slots[row];
     wide_positions[row] = inserted.Of(first_of(row));
   }
-  if (threadIdx.x == 0) {
-    int count = 0;
-    for (int row = 0; row < rows; ++row) {
-      wide_offsets[row] = count;
+  __shared__ int sums[kThreads / kWarp];
+  int count = 0;
+  for (int base = 0; base < rows; base += kThreads) {
+    const int row = base + static_cast<int>(threadIdx.x);
+    int wide = 0;
+    if (row < rows) {
       const int64_t first = first_of(row);
       const int length = offsets[row + 1] - offsets[row];
-      count += length + static_cast<int>(inserted_of(row, first, first + length));
+      wide = length + static_cast<int>(inserted_of(row, first, first + length));
     }
+    const int before = SumBefore(wide, sums, &count);
+    if (row < rows) wide_offsets[row] = before;
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) {
     wide_offsets[rows] = count;
     wide_offsets[rows + 1] = room;
     wide_slots[rows] = -1;
@@ -114,27 +144,28 @@ __global__ void __launch_bounds__(kThreads)
     return wide_offsets[row] + before +
            static_cast<int>(inserted_of(row, first, first + before + 1));
   };
-  for (int row = 0; row < rows; ++row) {
-    for (int token = offsets[row] + threadIdx.x; token < offsets[row + 1]; token += kThreads) {
-      const int place = place_of(row, token);
-      const int64_t n = first_of(row) + token - offsets[row];
-      const int count = static_cast<int>(inserted_of(row, n, n + 1));
-      for (int j = 0; j < count; ++j) {
-        sources[place - count + j] = static_cast<int32_t>(tokens + j);
-      }
-      sources[place] = token;
-      if (places != nullptr) places[token] = place;
-    }
-  }
-  for (int i = wide_offsets[rows] + threadIdx.x; i < room; i += kThreads) sources[i] = 0;
-  for (int i = threadIdx.x; i < pick_count; i += kThreads) {
-    const int token = picks[i];
+  const auto row_of = [&](int token) {
     int row = 0, end = rows;  // offsets[row] <= token < offsets[end]
     while (end - row > 1) {
       const int middle = (row + end) / 2;
       (offsets[middle] <= token ? row : end) = middle;
     }
-    wide_picks[i] = place_of(row, token);
+    return row;
+  };
+  for (int token = threadIdx.x; token < offsets[rows]; token += kThreads) {
+    const int row = row_of(token), place = place_of(row, token);
+    const int64_t n = first_of(row) + token - offsets[row];
+    const int inserted_here = static_cast<int>(inserted_of(row, n, n + 1));
+    for (int j = 0; j < inserted_here; ++j) {
+      sources[place - inserted_here + j] = static_cast<int32_t>(tokens + j);
+    }
+    sources[place] = token;
+    if (places != nullptr) places[token] = place;
+  }
+  for (int i = wide_offsets[rows] + threadIdx.x; i < room; i += kThreads) sources[i] = 0;
+  for (int i = threadIdx.x; i < pick_count; i += kThreads) {
+    const int token = picks[i];
+    wide_picks[i] = place_of(row_of(token), token);
   }
 }
 

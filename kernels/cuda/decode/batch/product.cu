@@ -333,7 +333,8 @@ void Launch(Device& device, ManyProducts& p) {
                     S::kThreads, S::kSharedBytes, cluster, p, cluster);
 }
 
-// Whether large tiles would leave three of four multiprocessors without any.
+// Whether large tiles would leave three of four multiprocessors without any, or, of many rows,
+// half.
 bool HasFewTiles(const Device& device, const ManyProducts& p) {
   constexpr int kEntries = 96, kOutputs = 128, kCluster = 2;
   int tiles = 0;
@@ -341,7 +342,9 @@ bool HasFewTiles(const Device& device, const ManyProducts& p) {
     if (p.products[i].routed > 0 || p.pairs_of[i]) return false;
     tiles += (p.products[i].out_features + kOutputs - 1) / kOutputs;
   }
-  return tiles * ((p.rows + kEntries - 1) / kEntries) * kCluster * 4 <= device.multiprocessors();
+  const int least = p.rows > 128 ? 2 : 4;  // blocks for which there would be room
+  return tiles * ((p.rows + kEntries - 1) / kEntries) * kCluster * least <=
+         device.multiprocessors();
 }
 
 }  // namespace

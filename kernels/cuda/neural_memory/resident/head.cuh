@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/read_output.cuh"
 #include "kernels/cuda/common/segments.cuh"
 #include "kernels/cuda/common/team.cuh"
 #include "kernels/cuda/neural_memory/resident/matrix.cuh"
@@ -67,10 +68,42 @@ struct Params {
   bool early;           // as NeuralMemory() has it
   bool has_anchors;     // A is not W
   bool writes_anchors;  // and in the slab
+  // Whether rate, momentum and keep are logits: the first two of a sigmoid, the last one of what a
+  // sigmoid leaves of 1.
+  bool logits;
+  // The logit of each head's gate, and what the answer times that becomes; or none.
+  const float* answer_gate;
+  ReadOutput gated;
+  // Segments of tokens that end no step, in sessions that have begun, are left to others.
+  bool only_steps;
   Copy weights, momenta, anchors;
   StateView pending_k, pending_v, pending_rate;
   const float *initial_k, *initial_v, *initial_rate;  // null: zeros
 };
+
+// A gate of a token as it counts.
+__device__ inline float GateOf(const Params& p, const float* gates, int entry, int head) {
+  const float x = gates[int64_t{entry} * p.heads + head];
+  return p.logits ? Sigmoid(x) : x;
+}
+__device__ inline float KeepOf(const Params& p, int entry, int head) {
+  if (p.keep == nullptr) return 1.0f;
+  const float x = p.keep[int64_t{entry} * p.heads + head];
+  return p.logits ? Sigmoid(-x) : x;
+}
+__device__ inline float AnswerGateOf(const Params& p, int entry, int head) {
+  return p.answer_gate == nullptr ? 1.0f : Sigmoid(p.answer_gate[int64_t{entry} * p.heads + head]);
+}
+// An element of an answer, and what its gate leaves of it.
+__device__ inline void SaveAnswer(const Params& p, int64_t at, float x, float gate) {
+  p.out[at] = x;
+  if (p.answer_gate != nullptr) p.gated.Save(at, gate * x);
+}
+
+// Whether a segment, whose first position is `begin`, ends no step of a session that has begun.
+__device__ inline bool OnlyReads(const Params& p, const Segment& segment, int64_t begin) {
+  return begin != p.first_position && begin % p.step + (segment.end - segment.first) < p.step;
+}
 
 // Threads hold at most as many rows of a matrix as a kernel is made for.
 constexpr int kFewHeld = 4, kMostHeld = 8;
@@ -92,6 +125,9 @@ void LaunchOneTokenSteps(Device& device, const Plan& plan, const Params& p);
 void LaunchAnchoredSteps(Device& device, const Plan& plan, const Params& p);
 // resident/several_tokens.cu: steps of several tokens, likewise.
 void LaunchSeveralTokenSteps(Device& device, const Plan& plan, const Params& p);
+// resident/single_tokens.cu: of those, tokens of segments of one that OnlyReads() holds for. False:
+// not these, and nothing was done.
+bool LaunchSingleTokens(Device& device, const Params& p);
 // resident/ahead.cu: steps read ahead; `momenta` are their gradients.
 void LaunchReadAhead(Device& device, const Plan& plan, const Params& p);
 

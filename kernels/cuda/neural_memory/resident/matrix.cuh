@@ -113,6 +113,32 @@ __device__ inline float SumOfGroups(const float* partial, const Part& part, int 
   return sum;
 }
 
+// Adds the products of kTile vectors with all rows of a part to their sums, group by group of kHeld
+// rows; these are a multiple of four, in which they are read.
+template <int kTile, int kHeld>
+__device__ inline void AddGroups(const float* const (&own)[kTile], const float* weights,
+                                 const Part& part, float4 (&sums)[kTile]) {
+#pragma unroll 2
+  for (int row = 0; row < part.rows; row += 4) {
+    float4 w[4], x[kTile];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) w[r] = LoadFour(weights + (row + r) * part.columns);
+#pragma unroll
+    for (int n = 0; n < kTile; ++n) x[n] = LoadFour(own[n] + row);
+#pragma unroll
+    for (int n = 0; n < kTile; ++n) {
+      const float values[] = {x[n].x, x[n].y, x[n].z, x[n].w};
+#pragma unroll
+      for (int first = 0; first < 4; first += kHeld) {
+        float4 of_group = {};
+#pragma unroll
+        for (int r = first; r < first + kHeld; ++r) AddScaled(of_group, values[r], w[r]);
+        AddScaled(sums[n], 1.0f, of_group);
+      }
+    }
+  }
+}
+
 // Columns of x W of `count` vectors x of part.rows each, in the same order of additions: for
 // store(number of the vector, column, four sums). A thread has kTile vectors at a time.
 template <int kTile, typename Store>
@@ -125,7 +151,16 @@ __device__ inline void ProductsOfTiles(const float* x, int count, const float* w
     float4 sums[kTile] = {};
 #pragma unroll
     for (int n = 0; n < kTile; ++n) own[n] = x + min(token + n, count - 1) * part.rows;
-    for (int first = 0; first < part.rows; first += part.held) {
+    const bool in_fours = part.rows % 4 == 0;
+    if (in_fours && part.held == 1) {
+      AddGroups<kTile, 1>(own, weights + column, part, sums);
+    } else if (in_fours && part.held == 2) {
+      AddGroups<kTile, 2>(own, weights + column, part, sums);
+    } else if (in_fours && part.held == 4) {
+      AddGroups<kTile, 4>(own, weights + column, part, sums);
+    }
+    const bool is_done = in_fours && (part.held == 1 || part.held == 2 || part.held == 4);
+    for (int first = is_done ? part.rows : 0; first < part.rows; first += part.held) {
       float4 of_group[kTile] = {};
       const int end = min(first + part.held, part.rows);
 #pragma unroll 4

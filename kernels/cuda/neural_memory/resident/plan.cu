@@ -71,8 +71,10 @@ Outputs OutputsOf(const NeuralMemoryArgs& args) {
 // Tokens at once, the next fewer.
 int FewerTokens(int tokens) { return tokens > kMostTokens ? tokens - kMostTokens : tokens / 2; }
 
-// The more heads there are, the fewer blocks each has: `blocks` of them, unless 0.
-Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int blocks) {
+int64_t UnitsOf(const NeuralMemoryArgs& args) { return args.segments.count * args.q.shape[1]; }
+
+// The more heads there are, `units`, the fewer blocks each has: `blocks` of them, unless 0.
+Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int blocks, int64_t units) {
   const MemoryNetwork& network = args.network;
   const int dim = static_cast<int>(args.q.shape[2]), divided = Divided(network, dim);
   Plan plan;
@@ -82,7 +84,6 @@ Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int blocks) {
                      : args.step == 1 && !HasAnchors(args) ? 1
                                                            : kMostTokens;
   const auto all = static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
-  const int64_t units = args.segments.count * args.q.shape[1];
   for (int team = 1; team <= kMaxTeam && divided % (4 * team) == 0; team *= 2) {
     if (team > 1 && !HasHopperCode(device)) break;
     // More blocks than fit the device at once would only wait; and rows of W_1 come in pieces, of
@@ -133,6 +134,10 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
               .early = false,
               .has_anchors = has_anchors,
               .writes_anchors = args.stores_anchor(),
+              .logits = false,
+              .answer_gate = nullptr,
+              .gated = {},
+              .only_steps = false,
               .weights = {},
               .momenta = {},
               .anchors = {},
@@ -199,7 +204,7 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
 
 bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early) {
   const bool one = args.step == 1 && !HasAnchors(args);
-  const Plan plan = MakePlan(device, args, blocks);
+  const Plan plan = MakePlan(device, args, blocks, UnitsOf(args));
   if (plan.blocks == 0) return false;
   Params p = MakeParams(args, plan);
   p.early = early;
@@ -212,6 +217,24 @@ bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early
   } else {
     LaunchSeveralTokenSteps(device, plan, p);
   }
+  return true;
+}
+
+bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
+  const NeuralMemoryArgs& memory = args.memory;
+  if (!TakesManySteps(memory)) return false;
+  // Of single tokens, mostly one of as many as a step has ends one.
+  const bool single = memory.segments.longest == 1;
+  const int64_t units = std::max<int64_t>(UnitsOf(memory) / (single ? memory.step : 1), 1);
+  const Plan plan = MakePlan(device, memory, /*blocks=*/0, units);
+  if (plan.blocks == 0) return false;
+  Params p = MakeParams(memory, plan);
+  p.logits = true;
+  p.answer_gate = args.gate.as<const float>();
+  p.gated = {args.y.data, args.y.dtype == DType::kBF16};
+  p.early = args.settled;
+  p.only_steps = single && LaunchSingleTokens(device, p);
+  LaunchSeveralTokenSteps(device, plan, p);
   return true;
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/device.h"
 #include "kernels/kernels.h"
+#include "kernels/stream_steps.h"
 
 namespace mneme::cuda::neural_memory::resident {
 
@@ -10,5 +11,8 @@ namespace mneme::cuda::neural_memory::resident {
 // `blocks` has a head of a segment; 0: the fewer, the more heads and segments there are. `early`:
 // as NeuralMemory() has it.
 bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks = 0, bool early = false);
+
+// The same of GatedMemory(): of steps of several tokens.
+bool LaunchGated(Device& device, const GatedMemoryArgs& args);
 
 }  // namespace mneme::cuda::neural_memory::resident

@@ -5,6 +5,7 @@
 // gradients do not wait for each other. Then the steps take them one after the other, and each is
 // read. What the network makes of a token goes to one block, its owner, which finds the token's
 // error for all of them.
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/common/overlap.cuh"
@@ -20,27 +21,24 @@ __device__ inline const float* PendingRow(const StateView& view, const float* in
   return initial == nullptr ? nullptr : initial + at;
 }
 
+// One head of one segment, with what the blocks of the cluster share in `shared`. No loop is
+// unrolled: what is inlined into it has to fit the instruction cache.
 template <int kDepth, int kHeld>
-__global__ void __launch_bounds__(kThreads, 2)
-    SeveralTokenStepsKernel(const __grid_constant__ Params p) {
-  extern __shared__ float4 shared_fours[];
-  LetNextKernelStart();
-  WaitForPreviousKernel();
+__device__ inline void WalkSegment(const Params& p, const Team& team, int unit, float* shared) {
   const Layout& at = p.division.at;
-  const Team team;
-  const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
+  const int head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
   if (segment.slot < 0 || segment.first == segment.end) return;
+  const int64_t begin = p.positions[segment.first];
+  if (p.only_steps && OnlyReads(p, segment, begin)) return;
   team.Enter();
 
   const MemoryNetwork& network = p.network;
   const TensorsOfHead<kDepth> tensors(p, segment, head, team.rank());
-  float* const shared = reinterpret_cast<float*>(shared_fours);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const int dim = p.dim, rank = team.rank(), step = p.step, most = p.division.tokens;
   const bool has_momentum = p.momentum != nullptr;
   const bool normed = network.norm != MemoryNetwork::Norm::kNone;
-  const int64_t begin = p.positions[segment.first];
   const bool first = begin == p.first_position;
   const int open = static_cast<int>(begin % step);  // tokens of the open step, in the slab
   // Entries that end steps: this one, and every step-th behind it.
@@ -68,6 +66,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // Pairs `from` to `from + count`, counted from the first one of the step that ends at an entry;
   // values where their errors are found.
   const auto fetch_pairs = [&](int end, int from, int count) {
+#pragma unroll 1
     for (int i = thread; i < count * dim / 2; i += kThreads) {
       const int which = i % 2, pair = i / 2 / (dim / 4), four = i / 2 % (dim / 4) * 4;
       if (which == 1 && pair % p.blocks != rank) continue;
@@ -85,17 +84,23 @@ __global__ void __launch_bounds__(kThreads, 2)
         CopyAsync16(to, row + four);
       }
     }
+#pragma unroll 1
     for (int pair = thread; pair < count; pair += kThreads) {
       const int e = end - (step - 1) + from + pair;
-      const float* rate = p.rate + int64_t{e} * p.heads + head;
-      if (e < segment.first) {
-        rate = PendingRow(p.pending_rate, p.initial_rate, segment, first,
-                          int64_t{head} * (step - 1) + from + pair);
+      float rate = 0;
+      if (e >= segment.first) {
+        rate = GateOf(p, p.rate, e, head);
+      } else if (const float* const held =
+                     PendingRow(p.pending_rate, p.initial_rate, segment, first,
+                                int64_t{head} * (step - 1) + from + pair);
+                 held != nullptr) {
+        rate = *held;
       }
-      shared[at.rates + pair] = rate == nullptr ? 0.0f : p.rate_scale * *rate;
+      shared[at.rates + pair] = p.rate_scale * rate;
     }
   };
   const auto fetch_queries = [&](int from, int count) {
+#pragma unroll 1
     for (int i = thread; i < count * dim / 4; i += kThreads) {
       const int token = i / (dim / 4), four = i % (dim / 4) * 4;
       CopyAsync16(q + token * dim + four, p.q + in_entries(from + token) + four);
@@ -149,14 +154,18 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   // Behind a barrier of the team: answers of `count` tokens; gain_of(token) says what its gain is.
   const auto answer = [&](float* outputs, int from, int count, const auto& gain_of) {
+#pragma unroll 1
     for (int token = rank + warp * p.blocks; token < count; token += kWarps * p.blocks) {
       float* const n = outputs + token / p.blocks * dim;
       const float* const own_gain = gain_of(token);
       forward.Norm(n);
+      const float gate = AnswerGateOf(p, from + token, head);
+#pragma unroll 1
       for (int i = lane; i < dim; i += kWarp) {
-        p.out[in_entries(from + token) + i] =
+        const float x =
             normed ? q[token * dim + i] + (n[i] * (offset + own_gain[i]) + shared[at.shift + i])
                    : n[i];
+        SaveAnswer(p, in_entries(from + token) + i, x, gate);
       }
     }
     __syncthreads();
@@ -164,6 +173,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // Tokens that read what W is now. The first queries, `most` of them, are under way, and what came
   // behind them may stay so.
   const auto read = [&](int from, int end) {
+#pragma unroll 1
     for (int e = from; e < end; e += most) {
       const int count = min(end - e, most);
       if (e == from) {
@@ -181,6 +191,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // at the blocks that own them.
   const auto find_errors = [&](int entry, int count, float scale) {
     float* const outputs = forward.Run(k, count, at.anchors, {.slopes = delta_1});
+#pragma unroll 1
     for (int pair = rank + warp * p.blocks; pair < count; pair += kWarps * p.blocks) {
       const int place = pair * dim;
       const float loss = forward.Error(outputs + pair / p.blocks * dim, k + place, v + place,
@@ -193,8 +204,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   // Finds what the gradients of `count` pairs are made of, at all blocks.
   const auto find_gradients = [&](int entry, int count, float scale) {
     find_errors(entry, count, scale);
+#pragma unroll 1
     for (int pair = rank + warp * p.blocks; pair < count; pair += kWarps * p.blocks) {
+#pragma unroll 1
       for (int i = pair * dim + lane; i < (pair + 1) * dim; i += kWarp) {
+#pragma unroll 1
         for (int to = 0; to < p.blocks; ++to) {
           if (to == rank) continue;
           *team.Of(to, error + i) = error[i];
@@ -218,8 +232,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       AddGradients<kHeld>(z + pair * part_2.rows, part_2.rows, error + pair * dim, dim, count, kept,
                           share_2, momenta_2);
     }
+#pragma unroll 1
     for (int i = thread; network.trains_gain && i < dim; i += kThreads) {
       float s = kept * gain_momenta[i];
+#pragma unroll 1
       for (int n = pair; n < pair + count; ++n) s -= v[n * dim + i];
       gain_momenta[i] = s;
     }
@@ -236,6 +252,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     };
     add(0, share_1, momenta_1);
     if constexpr (kDepth > 1) add(1, share_2, momenta_2);
+#pragma unroll 1
     for (int i = thread; network.trains_gain && i < dim; i += kThreads) {
       gain[i] = fmaf(keep, gain[i], gain_momenta[i]);
       if (moves_anchors) anchor_gain[i] = gain[i];
@@ -246,6 +263,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   read(segment.first, min(first_end, segment.end));
   // Pairs that come next are under way while the last ones are read.
   bool anchors_moved = false;
+#pragma unroll 1
   for (int end = first_end; end < segment.end;) {
     FollowHere(share_1);
     FollowHere(share_2);
@@ -255,9 +273,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (next < segment.end) fetch_pairs(next, 0, min(steps_from(next) * step, most));
       CommitCopies();
     };
-    const auto gates_of = [&](int nth) { return int64_t{end + nth * step} * p.heads + head; };
-    const auto momentum_of = [&](int nth) { return has_momentum ? p.momentum[gates_of(nth)] : 0; };
-    const auto keep_of = [&](int nth) { return p.keep == nullptr ? 1.0f : p.keep[gates_of(nth)]; };
+    const auto momentum_of = [&](int nth) {
+      return has_momentum ? GateOf(p, p.momentum, end + nth * step, head) : 0.0f;
+    };
+    const auto keep_of = [&](int nth) { return KeepOf(p, end + nth * step, head); };
     const bool moves_anchors =
         p.writes_anchors && (begin + next - step - segment.first + 1) % p.anchor_period == 0;
     anchors_moved |= moves_anchors;
@@ -267,6 +286,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       fetch_queries(end, reads);
       CommitCopies();
     }
+#pragma unroll 1
     for (int from = 0; from < pairs; from += most) {
       const int count = min(pairs - from, most);
       if (from > 0) {
@@ -294,6 +314,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       continue;
     }
     float* const outputs = forward.NextOutputs();
+#pragma unroll 1
     for (int nth = 0; nth < together; ++nth) {
       FollowHere(share_1);
       FollowHere(share_2);
@@ -303,6 +324,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (last) fetch_next();
       apply(keep_of(nth), last && moves_anchors);
       // The gain that the step's tokens read takes the place of its last error.
+#pragma unroll 1
       for (int i = thread; network.trains_gain && i < dim; i += kThreads) {
         error[((nth + 1) * step - 1) * dim + i] = gain[i];
       }
@@ -327,6 +349,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // Losses of tokens whose step is still open.
   const int tokens = segment.end - segment.first, open_now = (open + tokens) % step;
   const int losses = p.loss == nullptr ? 0 : min(tokens, open_now);
+#pragma unroll 1
   for (int from = segment.end - losses; from < segment.end; from += most) {
     const int count = min(segment.end - from, most);
     const int next_end = segment.end + step - 1 - open_now;
@@ -356,6 +379,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     };
     store(0, share_1, momenta_1);
     if constexpr (kDepth > 1) store(1, share_2, momenta_2);
+#pragma unroll 1
     for (int i = thread; network.trains_gain && rank == 0 && i < dim; i += kThreads) {
       tensors.InSlab(p.weights, kGain)[i] = gain[i];
       if (has_momentum) tensors.InSlab(p.momenta, kGain)[i] = gain_momenta[i];
@@ -363,25 +387,43 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   // Pairs of the step that is open now, and zeros behind them where there were others.
+#pragma unroll 1
   for (int row = rank; row < step - 1; row += p.blocks) {
     const int e = segment.end - open_now + row;  // the row's entry, if it is of this segment
     const bool is_new = row < open_now && e >= segment.first;
     if (!is_new && !first && !(steps && row >= open_now)) continue;
     const bool is_initial = first && row < open && row < open_now && !is_new;
     const int64_t held = int64_t{head} * (step - 1) + row;
-    const auto keep_row = [&](const StateView& view, const float* initial, const float* entries,
-                              int64_t entry_row, int width) {
+    const auto keep_row = [&](const StateView& view, const float* initial, int width,
+                              const auto& of_entry) {
       float* const to = MemoryAt<float>(view, segment.slot, segment.memory) + held * width;
+#pragma unroll 1
       for (int i = thread; i < width; i += kThreads) {
         float x = 0;
-        if (is_new) x = entries[entry_row + i];
+        if (is_new) x = of_entry(i);
         if (is_initial && initial != nullptr) x = initial[held * width + i];
         to[i] = x;
       }
     };
-    keep_row(p.pending_k, p.initial_k, p.k, in_entries(e), dim);
-    keep_row(p.pending_v, p.initial_v, p.v, in_entries(e), dim);
-    keep_row(p.pending_rate, p.initial_rate, p.rate, int64_t{e} * p.heads + head, 1);
+    keep_row(p.pending_k, p.initial_k, dim, [&](int i) { return p.k[in_entries(e) + i]; });
+    keep_row(p.pending_v, p.initial_v, dim, [&](int i) { return p.v[in_entries(e) + i]; });
+    keep_row(p.pending_rate, p.initial_rate, 1, [&](int) { return GateOf(p, p.rate, e, head); });
+  }
+}
+
+// Of many units that may be left to others, a cluster has several.
+template <int kDepth, int kHeld>
+__global__ void __launch_bounds__(kThreads, 2)
+    SeveralTokenStepsKernel(const __grid_constant__ Params p) {
+  extern __shared__ float4 shared_fours[];
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const Team team;
+  const int units = p.segments.count * p.heads, clusters = static_cast<int>(gridDim.x) / p.blocks;
+#pragma unroll 1
+  for (int unit = static_cast<int>(blockIdx.x) / p.blocks; unit < units; unit += clusters) {
+    WalkSegment<kDepth, kHeld>(p, team, unit, reinterpret_cast<float*>(shared_fours));
+    __syncthreads();
   }
 }
 
@@ -389,9 +431,12 @@ template <int kDepth>
 void Launch(Device& device, const Plan& plan, const Params& p) {
   const auto kernel = plan.held <= kFewHeld ? SeveralTokenStepsKernel<kDepth, kFewHeld>
                                             : SeveralTokenStepsKernel<kDepth, kMostHeld>;
+  int clusters = p.segments.count * p.heads;
+  if (p.only_steps) {
+    clusters = std::min(clusters, std::max(1, 2 * device.multiprocessors() / plan.blocks));
+  }
   LaunchOverlapping(device, "steps of several tokens of a neural memory", kernel,
-                    p.segments.count * p.heads * plan.blocks, kThreads, plan.shared_bytes,
-                    plan.blocks, p);
+                    clusters * plan.blocks, kThreads, plan.shared_bytes, plan.blocks, p);
 }
 
 }  // namespace

@@ -31,51 +31,18 @@ class NetworkOfTokens {
     team_.Sync();
     return outputs;
   }
-  // The same of tokens from `first` on, whose x and z these are; ends with none.
+  // The same of tokens from `first` on, whose x and z these are; ends with none. Where it is called
+  // in several places it is a function of its own: all copies of its code would not fit the
+  // instruction cache. What it is given then is told by places in the memory that the block shares.
   __device__ void Products(const float* x, int count, float* z, const int (&weights)[2],
                            const Options& options, float* outputs, int first) {
-    const Part &part_1 = p_.division.parts[0], &part_2 = p_.division.parts[kDepth - 1];
-    const auto activate = [&](int token, int unit, float a) {
-      if (options.unit_biases != nullptr) a += options.unit_biases[unit];
-      float slope;
-      z[token * part_1.columns + unit] = Activate(p_.network.activation, a, &slope);
-      if (options.slopes != nullptr) options.slopes[token * part_1.columns + unit] = slope;
-    };
-    if (count == 1) {
-      float* const partial = shared_ + p_.division.at.partial;
-      ProductOfShare<kHeld>(x, shared_ + weights[0], part_1, Share(part_1), partial);
-      __syncthreads();
-      if constexpr (kDepth > 1) {
-        for (int i = static_cast<int>(threadIdx.x); i < part_1.columns; i += kThreads) {
-          activate(0, i, SumOfGroups(partial, part_1, i));
-        }
-        __syncthreads();
-        ProductOfShare<kHeld>(z, shared_ + weights[1], part_2, Share(part_2), partial);
-        __syncthreads();
-      }
-      for (int i = static_cast<int>(threadIdx.x); i < part_2.columns; i += kThreads) {
-        float y = SumOfGroups(partial, part_2, i);
-        if (options.output_biases != nullptr) y += options.output_biases[i];
-        Send(outputs, first, i, y);
-      }
+    if constexpr (kOutputs == Outputs::kToOwner) {
+      ProductsApart(p_, static_cast<int>(x - shared_), count, static_cast<int>(z - shared_),
+                    weights,
+                    options.slopes == nullptr ? -1 : static_cast<int>(options.slopes - shared_),
+                    static_cast<int>(outputs - shared_), first);
     } else {
-      if constexpr (kDepth > 1) {
-        ProductsOfTokens(x, count, shared_ + weights[0], part_1,
-                         [&](int token, int column, const float4& a) {
-                           activate(token, column, a.x);
-                           activate(token, column + 1, a.y);
-                           activate(token, column + 2, a.z);
-                           activate(token, column + 3, a.w);
-                         });
-        __syncthreads();
-      }
-      ProductsOfTokens(kDepth > 1 ? z : x, count, shared_ + weights[kDepth - 1], part_2,
-                       [&](int token, int column, float4 y) {
-                         if (options.output_biases != nullptr) {
-                           AddScaled(y, 1.0f, LoadFour(options.output_biases + column));
-                         }
-                         Send(outputs, first + token, column, y);
-                       });
+      ProductsHere(x, count, z, weights, options, outputs, first);
     }
   }
 
@@ -111,6 +78,67 @@ class NetworkOfTokens {
   }
 
  private:
+  __device__ void ProductsHere(const float* x, int count, float* z, const int (&weights)[2],
+                               const Options& options, float* outputs, int first) const {
+    const Part &part_1 = p_.division.parts[0], &part_2 = p_.division.parts[kDepth - 1];
+    // Behind the sums, of which there are many copies in the code: an activation takes so much of
+    // it that those of all sums would not fit the instruction cache.
+    const auto activate = [&] {
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < count * part_1.columns; i += kThreads) {
+        float a = z[i], slope;
+        if (options.unit_biases != nullptr) a += options.unit_biases[i % part_1.columns];
+        z[i] = Activate(p_.network.activation, a, &slope);
+        if (options.slopes != nullptr) options.slopes[i] = slope;
+      }
+      __syncthreads();
+    };
+    if (count == 1) {
+      float* const partial = shared_ + p_.division.at.partial;
+      ProductOfShare<kHeld>(x, shared_ + weights[0], part_1, Share(part_1), partial);
+      __syncthreads();
+      if constexpr (kDepth > 1) {
+        for (int i = static_cast<int>(threadIdx.x); i < part_1.columns; i += kThreads) {
+          z[i] = SumOfGroups(partial, part_1, i);
+        }
+        activate();
+        ProductOfShare<kHeld>(z, shared_ + weights[1], part_2, Share(part_2), partial);
+        __syncthreads();
+      }
+      for (int i = static_cast<int>(threadIdx.x); i < part_2.columns; i += kThreads) {
+        float y = SumOfGroups(partial, part_2, i);
+        if (options.output_biases != nullptr) y += options.output_biases[i];
+        Send(outputs, first, i, y);
+      }
+    } else {
+      if constexpr (kDepth > 1) {
+        ProductsOfTokens(x, count, shared_ + weights[0], part_1,
+                         [&](int token, int column, const float4& a) {
+                           SaveFour(z + token * part_1.columns + column, a);
+                         });
+        activate();
+      }
+      ProductsOfTokens(kDepth > 1 ? z : x, count, shared_ + weights[kDepth - 1], part_2,
+                       [&](int token, int column, float4 y) {
+                         if (options.output_biases != nullptr) {
+                           AddScaled(y, 1.0f, LoadFour(options.output_biases + column));
+                         }
+                         Send(outputs, first + token, column, y);
+                       });
+    }
+  }
+  // Without biases. `slopes` below 0: none.
+  __device__ __noinline__ static void ProductsApart(const Params& p, int x, int count, int z,
+                                                    const int (&weights)[2], int slopes,
+                                                    int outputs, int first) {
+    extern __shared__ float4 shared_fours[];
+    float* const shared = reinterpret_cast<float*>(shared_fours);
+    const Team team;
+    NetworkOfTokens(p, team, shared)
+        .ProductsHere(shared + x, count, shared + z, weights,
+                      {.slopes = slopes < 0 ? nullptr : shared + slopes}, shared + outputs, first);
+  }
+
   const Params& p_;
   const Team& team_;
   float* const shared_;

@@ -1,0 +1,290 @@
+// TurnedAttention: of single tokens whose heads have keys and values of their own, and that see few
+// blocks of positions, by one kernel, in which a warp, or the warps of a block, take a head of a
+// token, as in own_heads.cu. Else queries, keys and values are made by a kernel in front of
+// Attention().
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/problem.cuh"
+#include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/attention_tiles.cuh"
+#include "kernels/cuda/common/lane_attention.cuh"
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/rope.cuh"
+
+namespace mneme::cuda::attention {
+namespace {
+
+constexpr int kWarpsAlone = 4;  // of a block whose warps have a head each
+
+// What is to be done to q, k and v of a token.
+struct Turn {
+  const int64_t* positions;
+  const float* frequencies;
+  bool in_two;
+  int64_t period;
+  const float *first, *gate, *bias;  // of v; or null
+  int heads;                         // whose channels share a gate, or all
+  int half;
+  bool settled;
+
+  // Sine and cosine of pair j of a head of a token.
+  __device__ void Angle(int64_t position, int j, float* sin, float* cos) const {
+    const double frequency =
+        in_two ? double{frequencies[j]} + frequencies[half + j] : double{frequencies[j]};
+    if (period > 0) position %= period;
+    sincosf(ReducedAngle(position, frequency), sin, cos);
+  }
+  // How much of `first` becomes part of a head's values.
+  __device__ float Mix(int64_t token, int head) const {
+    return Sigmoid(gate[token * heads + head] + bias[head]);
+  }
+};
+
+__device__ inline float2 Turned(const float2& x, float sin, float cos) {
+  return {x.x * cos - x.y * sin, x.y * cos + x.x * sin};
+}
+
+// The numbers that a lane has of a head.
+struct Eight {
+  float at[kLaneColumns];
+
+  __device__ void Load(const float* from) {
+    const float4 low = LoadFour(from), high = LoadFour(from + 4);
+    const float values[] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; ++i) at[i] = values[i];
+  }
+  __device__ uint4 Rounded() const {
+    return RoundEight<__nv_bfloat16>(float4{at[0], at[1], at[2], at[3]},
+                                     float4{at[4], at[5], at[6], at[7]});
+  }
+};
+
+template <int kLanes, bool kAlone>
+__global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWarp)
+    TurnedHeads(const __grid_constant__ Problem p, const __grid_constant__ Turn turn, int pairs) {
+  using Lanes = LaneAttention<kLanes>;
+  LetNextKernelStart();
+  if (!turn.settled) WaitForPreviousKernel();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int pair = static_cast<int>(blockIdx.x) * (kAlone ? kWarpsAlone : 1) + (kAlone ? warp : 0);
+  if (pair >= pairs) return WaitForPreviousKernel();
+  const int token = pair / p.heads, head = pair % p.heads;
+  const int own = lane % kLanes * kLaneColumns, group = lane / kLanes;
+  const bool has_columns = own < p.key_dim;
+  const int dim = p.key_dim;
+  const int64_t of_head = int64_t{head} * dim + own;
+  const int64_t of_token = int64_t{token} * p.heads * dim + of_head;
+  // Mostly, every row has a token: what is the token's row then is on its way at once.
+  const int likely = min(token, p.rows - 1);
+  int slot = p.slots[likely];
+  int64_t position = p.positions[likely];
+  if (p.row_offsets[likely] != token || p.row_offsets[likely + 1] <= token) {
+    const int row = RowOf(p, token);
+    slot = p.slots[row];
+    position = p.positions[row];
+  }
+  if (slot < 0) return WaitForPreviousKernel();
+  const int64_t begin = p.First(position), first_block = begin / kContextBlock;
+  const int count = static_cast<int>(position - begin) + 1;
+  const int skipped = static_cast<int>(begin - first_block * kContextBlock);
+  const Field &keys = p.keys[0], &values = p.values[0];
+  // Where the lane-th block of those seen lies.
+  int64_t block = 0;
+  if (first_block + lane <= position / kContextBlock) {
+    const auto blocks = static_cast<int>(keys.blocks);
+    const int place = static_cast<int>(first_block % blocks) + lane;
+    block = keys.offsets[int64_t{slot} * blocks + place % blocks];
+  }
+  const int warps = kAlone ? 1 : static_cast<int>(blockDim.x) / kWarp;
+  if (turn.settled) {
+    // What is read of the context comes from the L2 cache then.
+    const auto prefetch = [](const std::byte* from) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+    };
+    const int64_t in_row = int64_t{head} * dim * 2;
+    for (int base = (kAlone ? 0 : warp) * kWarp; base < count; base += warps * kWarp) {
+      const int place = skipped + base + lane;
+      const int64_t at = __shfl_sync(kAllLanes, block, min(place / kContextBlock, kWarp - 1));
+      if (base + lane >= count) continue;
+      const std::byte* const rows = keys.base + at + in_row;
+      prefetch(rows + keys.offset + place % kContextBlock * keys.row_bytes);
+      prefetch(rows + values.offset + place % kContextBlock * values.row_bytes);
+    }
+    WaitForPreviousKernel();
+  }
+  Eight q = {}, k = {}, v = {}, first = {};
+  float mix = 0;
+  if (has_columns) {
+    q.Load(p.q + of_token);
+    k.Load(p.k[0] + of_token);
+    v.Load(p.v[0] + of_token);
+    if (turn.first != nullptr) {
+      first.Load(turn.first + of_token);
+      mix = turn.Mix(token, head);
+    }
+  }
+
+  if (has_columns) {
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; i += 2) {
+      float sin, cos;
+      turn.Angle(turn.positions[token], (own + i) / 2, &sin, &cos);
+      const float2 turned_q = Turned({q.at[i], q.at[i + 1]}, sin, cos);
+      const float2 turned_k = Turned({k.at[i], k.at[i + 1]}, sin, cos);
+      q.at[i] = turned_q.x, q.at[i + 1] = turned_q.y;
+      k.at[i] = turned_k.x, k.at[i + 1] = turned_k.y;
+    }
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; ++i) v.at[i] = fmaf(first.at[i] - v.at[i], mix, v.at[i]);
+  }
+  const uint4 own_key = k.Rounded(), own_value = v.Rounded();
+  Lanes attention;
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; ++i) attention.query[i] = p.scale * kLog2E * q.at[i];
+
+  const int first_key = (kAlone ? 0 : warp) * Lanes::kKeys, step = warps * Lanes::kKeys;
+  // The prefix, whose rows are f32.
+  for (int base = first_key; base < p.prefix; base += step) {
+    uint4 key[Lanes::kAhead] = {}, value[Lanes::kAhead] = {};
+#pragma unroll
+    for (int a = 0; a < Lanes::kAhead; ++a) {
+      const int j = base + a * Lanes::kGroups + group;
+      if (j >= p.prefix || !has_columns) continue;
+      Eight row;
+      row.Load(p.prefix_keys + int64_t{j} * p.heads * dim + of_head);
+      key[a] = row.Rounded();
+      row.Load(p.prefix_values + int64_t{j} * p.heads * dim + of_head);
+      value[a] = row.Rounded();
+    }
+    float scores[Lanes::kAhead];
+    attention.Take(key, value, (p.prefix - base - group + Lanes::kGroups - 1) / Lanes::kGroups,
+                   scores);
+  }
+  for (int base = first_key; base < count; base += step) {
+    uint4 key[Lanes::kAhead] = {}, value[Lanes::kAhead] = {};
+#pragma unroll
+    for (int a = 0; a < Lanes::kAhead; ++a) {
+      const int j = base + a * Lanes::kGroups + group, place = skipped + j;
+      const int64_t at = __shfl_sync(kAllLanes, block, min(place / kContextBlock, kWarp - 1));
+      if (j >= count || !has_columns) continue;
+      std::byte* const rows = const_cast<std::byte*>(keys.base) + at;
+      auto* const to_key = reinterpret_cast<uint4*>(
+          rows + keys.offset + place % kContextBlock * keys.row_bytes + of_head * 2);
+      auto* const to_value = reinterpret_cast<uint4*>(
+          rows + values.offset + place % kContextBlock * values.row_bytes + of_head * 2);
+      if (j < count - 1) {
+        key[a] = *to_key;
+        value[a] = *to_value;
+      } else {
+        *to_key = key[a] = own_key;
+        *to_value = value[a] = own_value;
+      }
+    }
+    float scores[Lanes::kAhead];
+    attention.Take(key, value, (count - base - group + Lanes::kGroups - 1) / Lanes::kGroups,
+                   scores);
+  }
+  const int64_t at = of_token - own;
+  if constexpr (kAlone) {
+    attention.Finish(p.output(), at, dim);
+  } else {
+    __shared__ QueryParts<kLanes> parts;
+    attention.FinishBlock(&parts, p.output(), at, dim);
+  }
+}
+
+template <int kLanes>
+void LaunchHeads(Device& device, const Problem& p, const Turn& turn, int64_t tokens,
+                 int64_t most_keys) {
+  const int pairs = static_cast<int>(tokens * p.heads);
+  // As many warps as run at a time, each with keys enough to be worth its start.
+  constexpr int kWarpsAtOnce = 16, kKeys = LaneAttention<kLanes>::kKeys;
+  int warps = 1;
+  while (warps < kMostQueryWarps && 2 * warps * pairs <= kWarpsAtOnce * device.multiprocessors() &&
+         warps * kKeys < most_keys) {
+    warps *= 2;
+  }
+  if (warps == 1) {
+    LaunchOverlapping(device, "TurnedHeads", TurnedHeads<kLanes, true>,
+                      (pairs + kWarpsAlone - 1) / kWarpsAlone, kWarpsAlone * kWarp, 0, 1, p, turn,
+                      pairs);
+  } else {
+    LaunchOverlapping(device, "TurnedHeads", TurnedHeads<kLanes, false>, pairs, warps * kWarp, 0, 1,
+                      p, turn, pairs);
+  }
+}
+
+constexpr int kThreads = 128;
+
+// A thread takes four elements of q, k and v of a token.
+__global__ void __launch_bounds__(kThreads)
+    TurnKernel(const __grid_constant__ Turn turn, float* q, float* k, float* v, int64_t fours,
+               int of_token) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (item >= fours) return;
+  const int64_t token = item / of_token;
+  const int in_token = static_cast<int>(item - token * of_token) * 4;
+  const int dim = 2 * turn.half, head = in_token / dim, pair = in_token % dim / 2;
+  const int64_t position = turn.positions[token];
+  float sin[2], cos[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) turn.Angle(position, pair + i, &sin[i], &cos[i]);
+  for (float* const x : {q, k}) {
+    const float4 old = LoadFour(x + 4 * item);
+    const float2 low = Turned({old.x, old.y}, sin[0], cos[0]);
+    const float2 high = Turned({old.z, old.w}, sin[1], cos[1]);
+    SaveFour(x + 4 * item, {low.x, low.y, high.x, high.y});
+  }
+  if (turn.first == nullptr) return;
+  const float mix = turn.Mix(token, head);
+  const float4 x = LoadFour(v + 4 * item), first = LoadFour(turn.first + 4 * item);
+  SaveFour(v + 4 * item, {fmaf(first.x - x.x, mix, x.x), fmaf(first.y - x.y, mix, x.y),
+                          fmaf(first.z - x.z, mix, x.z), fmaf(first.w - x.w, mix, x.w)});
+}
+
+}  // namespace
+
+bool TurnedAttention(Device& device, const TurnedAttentionArgs& args) {
+  const AttentionArgs& attention = args.attention;
+  const ValueResidualArgs& mix = args.mix;
+  const int64_t tokens = attention.q.shape[0], heads = attention.q.shape[1],
+                dim = attention.q.shape[2];
+  if (tokens == 0 || !args.rope.interleaved || dim % kLaneColumns != 0 ||
+      attention.k.shape != attention.q.shape || attention.v.shape != attention.q.shape ||
+      !attention.other_k.empty() || (!mix.v.empty() && mix.gate.shape[1] != heads) ||
+      !AreAligned(attention.q, attention.k, attention.v, mix.first)) {
+    return false;
+  }
+  const Turn turn = {.positions = args.rope.positions.as<const int64_t>(),
+                     .frequencies = args.rope.frequencies.as<const float>(),
+                     .in_two = args.rope.frequencies.shape.rank == 2,
+                     .period = args.rope.period,
+                     .first = mix.v.empty() ? nullptr : mix.first.as<const float>(),
+                     .gate = mix.gate.as<const float>(),
+                     .bias = mix.bias.as<const float>(),
+                     .heads = static_cast<int>(heads),
+                     .half = static_cast<int>(dim / 2),
+                     .settled = args.settled};
+  const Problem p = ProblemOf(attention);
+  const int64_t most_blocks = MostBlocks(attention) - p.prefix_blocks();
+  if (attention.longest_row == 1 && most_blocks <= kMostOwnBlocks &&
+      TakesTensorCores(device, p, attention)) {
+    const int64_t most_keys = p.window > 0 ? p.window : p.segment;
+    const int64_t keys = most_keys > 0 ? most_keys : most_blocks * kContextBlock;
+    (dim > 64 ? LaunchHeads<16> : LaunchHeads<8>)(device, p, turn, tokens, keys);
+    return true;
+  }
+  const int64_t fours = tokens * heads * dim / 4;
+  LaunchOverlapping(device, "Turn", TurnKernel, static_cast<int>((fours + kThreads - 1) / kThreads),
+                    kThreads, 0, 1, turn, attention.q.as<float>(), attention.k.as<float>(),
+                    attention.v.as<float>(), fours, static_cast<int>(heads * dim / 4));
+  Attention(device, attention);
+  return true;
+}
+
+}  // namespace mneme::cuda::attention
