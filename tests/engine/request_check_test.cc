@@ -25,7 +25,7 @@ Request Good() {
   return request;
 }
 
-std::string Field(const Request& request) {
+std::string RefusedField(const Request& request) {
   return FieldOf(ValidateRequest(request, kBounds)).value_or("ok");
 }
 
@@ -43,21 +43,21 @@ TEST(RequestCheckTest, APromptHasALimitOfItsOwn) {
 TEST(RequestCheckTest, NothingIsDurableWithoutAStore) {
   Request request = Good();
   request.durability = Durability::kTurn;
-  EXPECT_EQ(Field(request), "session.durability");
+  EXPECT_EQ(RefusedField(request), "session.durability");
   RequestBounds bounds = kBounds;
   bounds.stores_sessions = true;
   EXPECT_EQ(ValidateRequest(request, bounds), absl::OkStatus());
   request.durability = Durability::kNone;
-  EXPECT_EQ(Field(request), "ok");
+  EXPECT_EQ(RefusedField(request), "ok");
 }
 
-TEST(RequestCheckTest, AGoodRequestPasses) { EXPECT_EQ(Field(Good()), "ok"); }
+TEST(RequestCheckTest, AGoodRequestPasses) { EXPECT_EQ(RefusedField(Good()), "ok"); }
 
 TEST(RequestCheckTest, EachBadFieldIsNamed) {
   const auto with = [](auto change) {
     Request request = Good();
     change(request);
-    return Field(request);
+    return RefusedField(request);
   };
   EXPECT_EQ(with([](Request& r) { r.session.name = std::string(129, 'a'); }), "session.name");
   EXPECT_EQ(with([](Request& r) { r.session.name = "a b"; }), "session.name");
@@ -101,15 +101,15 @@ Request Banning(const std::vector<int32_t>& left) {
 }
 
 TEST(RequestCheckTest, ARequestThatLeavesNothingToDrawIsRefused) {
-  EXPECT_EQ(Field(Banning({17})), "ok");
-  EXPECT_EQ(Field(Banning({})), "sampling.logit_bias");
+  EXPECT_EQ(RefusedField(Banning({17})), "ok");
+  EXPECT_EQ(RefusedField(Banning({})), "sampling.logit_bias");
   Request feeding = Banning({});
   feeding.stop.max_tokens = 0;
   feeding.stop.min_tokens = 0;
-  EXPECT_EQ(Field(feeding), "ok") << "nothing is drawn";
+  EXPECT_EQ(RefusedField(feeding), "ok") << "nothing is drawn";
   Request lowered = Banning({});
   lowered.sampling.logit_bias[5].second = -99.5f;
-  EXPECT_EQ(Field(lowered), "ok") << "unlikely is not banned";
+  EXPECT_EQ(RefusedField(lowered), "ok") << "unlikely is not banned";
 }
 
 TEST(RequestCheckTest, StopTokensAloneCannotFillMinTokens) {
