@@ -213,8 +213,8 @@ int ModelRunner::CrossingsOf(std::span<const int64_t> positions, int64_t more) c
 
 int ModelRunner::ReportsOf(const StepPlan& plan) const {
   const int segment = model_.info().segment;
-  // Rows of a model that classifies are segments.
-  if (segment == 0) return model_.info().engrams > 0 ? plan.rows() : 0;
+  if (model_.info().engrams == 0) return 0;
+  if (segment == 0) return plan.rows();  // of a model that classifies, whose rows are segments
   int64_t count = 0;
   for (int row = 0; row < plan.rows(); ++row) {
     const int64_t first = plan.positions[row];

@@ -204,13 +204,8 @@ TEST_P(EngineRestartTest, AnImportedSessionIsDurableFromTheFirst) {
   }
 }
 
-std::vector<const Architecture*> All() {
-  std::vector<const Architecture*> all;
-  for (const Architecture& architecture : Architectures()) all.push_back(&architecture);
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(ModelTypes, EngineRestartTest, testing::ValuesIn(All()),
+INSTANTIATE_TEST_SUITE_P(ModelTypes, EngineRestartTest,
+                         testing::ValuesIn(ArchitecturesThat(/*classify=*/false)),
                          [](const auto& tested) {
                            std::string name(tested.param->model_type);
                            for (char& c : name) c = c == '-' || c == '.' ? '_' : c;
