@@ -385,8 +385,9 @@ SessionsHere SessionManager::ListHere(const std::optional<std::string>& owner,
 
 Residence SessionManager::ResidenceOf(const SessionRecord& record) const {
   const absl::Status status = options_.log->CheckRecord(record);
-  if (status.ok()) return Residence::kStored;
-  return absl::IsDataLoss(status) ? Residence::kLost : Residence::kOtherModel;
+  if (absl::IsDataLoss(status)) return Residence::kLost;
+  // One that another room for engrams keeps from going on is this model's all the same.
+  return ReasonOf(status) == kReasonOtherModel ? Residence::kOtherModel : Residence::kStored;
 }
 
 SessionInfo SessionManager::Describe(const SessionRecord& record) const {
