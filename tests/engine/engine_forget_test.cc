@@ -1,5 +1,6 @@
 // Segments that a stored session forgets: no byte of their tokens is left on the disk, and the
 // session goes on from there, also after a kill.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -162,11 +163,9 @@ TEST_F(EngineForgetTest, ARangeWhoseEngramsHaveDiedIsForgottenToo) {
   EXPECT_EQ(engine->CreateCheckpoint(kKey, "early").status(), absl::OkStatus());
   const int64_t early = engine->GetSession(kKey)->position;
   const auto left = [&] {
-    int64_t engrams = 0;
-    for (const EngramRow& row : engine->InspectMemory(kKey, {.engrams = EngramsQuery()})->engrams) {
-      if (row.source.segment < 2) ++engrams;
-    }
-    return engrams;
+    const auto view = engine->InspectMemory(kKey, {.engrams = EngramsQuery()});
+    return std::ranges::count_if(view->engrams,
+                                 [](const EngramRow& row) { return row.source.segment < 2; });
   };
   for (int i = 0; left() > 0; ++i) {
     ASSERT_LT(i, 60) << "its engrams do not die";
