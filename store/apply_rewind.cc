@@ -24,7 +24,27 @@ bool BeginsLog(const SessionRecord& session, const SnapshotRecord& snapshot) {
   return session.first_turn > 0 && snapshot.turn == session.first_turn;
 }
 
+// More in a row, while one snapshot is written, are rare: older copies are refused then.
+constexpr size_t kRewindsKnown = 8;
+
+// A copy of where a pending token was taken back has that token, and is refused.
+void NoteRewind(const RewindPoint& point, SessionRecord& session) {
+  const int64_t position = point.fed_tokens - (point.takes_back_pending() ? 1 : 0);
+  session.went_back.push_back({++session.rewinds, point.turns, position});
+  if (session.went_back.size() > kRewindsKnown) session.went_back.erase(session.went_back.begin());
+}
+
 }  // namespace
+
+bool ChangeApplier::StillHolds(const SessionRecord& session, const SnapshotRecord& snapshot,
+                               int64_t rewinds) {
+  const int64_t since = session.rewinds - rewinds;
+  if (since > static_cast<int64_t>(session.went_back.size())) return false;
+  return std::ranges::all_of(session.went_back, [&](const WentBack& one) {
+    return one.rewinds <= rewinds ||
+           (snapshot.turn <= one.turn && snapshot.position <= one.position);
+  });
+}
 
 absl::StatusOr<CheckpointRecord> ChangeApplier::FindCheckpointRow(const SessionRecord& session,
                                                                   const std::string& name) {
@@ -132,7 +152,7 @@ absl::Status ChangeApplier::GoBackTo(const RewindPoint& point, SessionRecord& se
   MNEME_RETURN_IF_ERROR(DropTurns(session, point.turns, session.turns));
   MNEME_RETURN_IF_ERROR(StandAt(point, session));
   session.doubted_at.reset();  // whoever goes back knows where to
-  ++session.rewinds;
+  NoteRewind(point, session);
   MNEME_ASSIGN_OR_RETURN(const std::vector<SnapshotRecord> snapshots,
                          SnapshotsOf(catalogue_, session.id));
   for (SnapshotRecord snapshot : snapshots) {
@@ -184,6 +204,7 @@ absl::Status ChangeApplier::Do(const ForkSession& change) {
   child.turns = child.first_turn;
   child.log_bytes = child.snapshot_bytes = 0;
   child.checkpoints = child.rewinds = 0;
+  child.went_back.clear();
   for (const Turn& turn : turns) {
     if (point.has_value() && child.turns == point->turns) break;
     MNEME_RETURN_IF_ERROR(PutTurn(child, turn));

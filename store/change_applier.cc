@@ -251,11 +251,12 @@ absl::Status ChangeApplier::CheckBase(const SessionRecord& session,
 
 absl::Status ChangeApplier::Do(const AddSnapshot& change) {
   MNEME_ASSIGN_OR_RETURN(SessionRecord session, FindLive(change.session));
-  if (change.rewinds != session.rewinds) {
-    return absl::NotFoundError(
-        absl::StrCat(Described(session), " was rewound since its state was copied"));
-  }
   SnapshotRecord snapshot = change.snapshot;
+  if (!StillHolds(session, snapshot, change.rewinds)) {
+    return absl::NotFoundError(absl::StrCat(Described(session),
+                                            " was rewound since its state was copied, to before "
+                                            "it"));
+  }
   MNEME_RETURN_IF_ERROR(CheckSnapshot(session, snapshot));
   MNEME_RETURN_IF_ERROR(SetThere(session, snapshot));
   MNEME_RETURN_IF_ERROR(MakeRoom(session, snapshot.bytes));

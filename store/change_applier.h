@@ -91,6 +91,9 @@ class ChangeApplier {
   absl::StatusOr<RewindPoint> FindPoint(const SessionRecord& session,
                                         const std::vector<Turn>& turns, const RewindTarget& to,
                                         const FactsAfter& facts);
+  // Whether all that the session went back to since then lies behind the snapshot.
+  static bool StillHolds(const SessionRecord& session, const SnapshotRecord& snapshot,
+                         int64_t rewinds);
   absl::Status StandAt(const RewindPoint& point, SessionRecord& session);
   // Drops what is behind.
   absl::Status GoBackTo(const RewindPoint& point, SessionRecord& session);

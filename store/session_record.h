@@ -28,6 +28,15 @@ enum class Durability {
   kNone = 1,  // only name and position are, so that its loss is known
 };
 
+// A time that a session went back. Snapshots in front of it still hold, those that were copied
+// before and come in later, too.
+struct WentBack {
+  int64_t rewinds = 0;  // SessionRecord::rewinds since then
+  // The farthest snapshot that holds.
+  int64_t turn = 0;
+  int64_t position = 0;
+};
+
 // Deleted sessions have no record: nothing is left of them.
 struct SessionRecord {
   uint64_t id = 0;  // no other session has it, not a later one of the same name either
@@ -60,6 +69,7 @@ struct SessionRecord {
   // Not stored: counted when the store is opened, and since then.
   int64_t checkpoints = 0;
   int64_t rewinds = 0;
+  std::vector<WentBack> went_back;  // the last ones, oldest first
 
   int64_t position() const { return fed_tokens + (pending_token.has_value() ? 1 : 0); }
 };

@@ -39,8 +39,8 @@ struct ChangeSession {
 };
 // A snapshot of the end of the turn before `snapshot.turn`, whose file is durable. The two newest
 // are kept, those that checkpoints need, and some of the others (StoreLimits). Of a session that is
-// not durable: it is parked. From here on the file is the store's, which removes it where the batch
-// is refused.
+// not durable: it is parked. NOT_FOUND where the session went back to before it since the state was
+// copied. From here on the file is the store's, which removes it where the batch is refused.
 struct AddSnapshot {
   uint64_t session = 0;
   SnapshotRecord snapshot;  // `facts` and `pending_token` are the log's

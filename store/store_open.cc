@@ -101,7 +101,9 @@ absl::Status SessionStore::LoadSessions(const Catalogue::Damage& damage, bool op
   for (SessionRecord& session : sessions) {
     session.checkpoints = checkpoints[session.id];
     const auto before = sessions_.find(session.id);
-    if (before != sessions_.end()) session.rewinds = before->second->rewinds;
+    if (before == sessions_.end()) continue;
+    session.rewinds = before->second->rewinds;
+    session.went_back = before->second->went_back;
   }
   by_name_.clear();
   sessions_.clear();

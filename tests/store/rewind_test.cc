@@ -101,6 +101,49 @@ TEST_F(StoreRewindTest, TheEndOfATurnIsWhatItWasWithItsPendingToken) {
   EXPECT_EQ(now.rewinds, 1);
 }
 
+// A session may go back while its snapshot is still written.
+TEST_F(StoreRewindTest, ASnapshotThatComesLateHoldsInFrontOfWhereTheSessionWentBackTo) {
+  const SessionRecord a = Create("a");
+  const auto copy = [&] {
+    const SessionRecord now = Now(a);
+    return AddSnapshot{a.id, {store_->NewId(), now.fed_tokens, now.turns, 100}, now.rewinds};
+  };
+  const auto add = [&](const AddSnapshot& late) {
+    EXPECT_EQ(WriteSlab(disk_, *store_, a, late.snapshot), absl::OkStatus());
+    return store_->Apply({late});
+  };
+  std::vector<AddSnapshot> copies;
+  for (int32_t turn = 0; turn < 4; ++turn) {
+    Feed(a, {2 * turn, 2 * turn + 1}, /*pends=*/turn != 0);  // what was pending, too
+    copies.push_back(copy());
+  }
+  ASSERT_EQ(Rewind(a, {.position = 5}), absl::OkStatus());  // the end of the second turn
+  const auto refused = Fails(absl::StatusCode::kNotFound, "was rewound since its state was copied");
+  EXPECT_THAT(add(copies[3]), refused);
+  EXPECT_THAT(add(copies[2]), refused);
+  EXPECT_EQ(add(copies[1]), absl::OkStatus());
+  EXPECT_EQ(store_->ReadSnapshots(a.id)->back().pending_token, 4) << "its turn's, as it is logged";
+
+  Feed(a, {4, 8});
+  ASSERT_EQ(Rewind(a, {.position = 4}), absl::OkStatus());  // without what was pending there
+  copies[1].snapshot.id = store_->NewId();
+  EXPECT_THAT(add(copies[1]), refused) << "it has the token that was taken back";
+  Feed(a, {4, 8});
+  ASSERT_EQ(Rewind(a, {.position = 2}), absl::OkStatus());
+  EXPECT_THAT(add(copies[1]), refused);
+  for (int i = 0; i < 6; ++i) {
+    Feed(a, {5});
+    ASSERT_EQ(Rewind(a, {.position = 2}), absl::OkStatus());
+    AddSnapshot late = copies[0];
+    late.snapshot.id = store_->NewId();
+    if (i < 5) {
+      EXPECT_EQ(add(late), absl::OkStatus()) << i;
+    } else {
+      EXPECT_THAT(add(late), refused) << "the session went back too often to know";
+    }
+  }
+}
+
 TEST_F(StoreRewindTest, WithinATurnNothingIsPending) {
   const SessionRecord a = Create("a");
   Feed(a, {1, 2, 3});
