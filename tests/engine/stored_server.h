@@ -30,6 +30,8 @@ class Server {
     h_.reset();
     Start();
   }
+  // Waits until all that was submitted to the store is on the disk.
+  void Commit() { CHECK_OK(h_->store->Apply({})); }
   // Goes on from what is on the disk now, if power fails.
   void LosePower(uint64_t seed) {
     std::unique_ptr<PowerLossFileSystem> image = disk_->CrashImage(seed);
