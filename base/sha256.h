@@ -14,7 +14,7 @@ class Sha256 {
   using Digest = std::array<std::byte, 32>;
 
   void Add(std::span<const std::byte> bytes);
-  // Of what was added so far; more may be added afterwards.
+  // The digest of what was added so far; more may be added afterwards.
   Digest Finish() const;
 
  private:

@@ -1,5 +1,6 @@
 // Measures the decode step of every matrix memory's rule on a GPU, at the head sizes that its
 // models have by default: states of several sizes that are not in the cache, times of CUDA graphs.
+// Rules of Mixture-of-Memories (mom_*) go through some memories of each session.
 //
 // bench/fla_matrix_rules.py measures flash-linear-attention's kernels of the same rules and sizes
 // in the same way.
@@ -34,7 +35,15 @@ struct Case {
   Rule rule;
   int heads, key_dim, value_dim;
   int key_heads = 0;  // of q and k; 0: as many
+  int memories = 1;   // of a session, of which a token goes through the first `chosen`
+  int chosen = 1;
 };
+// Behind a router of 4 memories that chooses 2, beside a shared one: as mneme-make-model's.
+constexpr Case Routed(Case one) {
+  one.memories = 5;
+  one.chosen = 3;
+  return one;
+}
 constexpr Rule Adding(Rule::Decay decay) {
   return {decay, Rule::Correction::kNone, Rule::Read::kAfter};
 }
@@ -57,6 +66,12 @@ const std::vector<std::vector<Case>> kCases = {
       4,
       128,
       256}},
+    // The same kernels, and three times as many segments as sessions. Projections, the router and
+    // the sum of what memories answer are not measured here.
+    {Routed({"mom_linear_attn", Adding(Rule::Decay::kNone), 4, 256, 256})},
+    {Routed({"mom_gla", Adding(Rule::Decay::kKey), 4, 256, 512})},
+    {Routed({"mom_gsa", Adding(Rule::Decay::kValue), 4, 512, 64}),
+     Routed({"mom_gsa", Adding(Rule::Decay::kKey), 4, 64, 512})},
     {{"rwkv7", {Rule::Decay::kKey, Rule::Correction::kGeneral, Rule::Read::kAfter}, 16, 64, 64}},
 };
 
@@ -64,15 +79,15 @@ const std::vector<std::vector<Case>> kCases = {
 class Step {
  public:
   Step(Device& device, const Case& shape, DType dtype, int sessions, int sets)
-      : device_(device), sessions_(sessions), dtype_(dtype) {
+      : device_(device), segments_(sessions * shape.chosen), dtype_(dtype) {
     const int64_t heads = shape.heads, keys = shape.key_dim, values = shape.value_dim;
-    state_bytes_ = heads * values * StateRowPitch(dtype, keys) * SizeOf(dtype);
-    const int64_t slabs = int64_t{sets} * sessions;
+    memory_bytes_ = heads * values * StateRowPitch(dtype, keys) * SizeOf(dtype);
+    const int64_t slabs = int64_t{sets} * sessions, slab_bytes = shape.memories * memory_bytes_;
     args_.rule = shape.rule;
     const int64_t key_heads = shape.key_heads > 0 ? shape.key_heads : heads;
-    args_.q = Vectors({sessions, key_heads, keys}, 1.0f / 16);
-    args_.k = Vectors({sessions, key_heads, keys}, 1.0f / 16);
-    args_.v = Vectors({sessions, heads, values}, 1);
+    args_.q = Vectors({segments_, key_heads, keys}, 1.0f / 16);
+    args_.k = Vectors({segments_, key_heads, keys}, 1.0f / 16);
+    args_.v = Vectors({segments_, heads, values}, 1);
     switch (shape.rule.decay) {
       case Rule::Decay::kNone:
         break;
@@ -80,35 +95,39 @@ class Step {
         args_.log_decay = Vectors({heads}, -0.01f);
         break;
       case Rule::Decay::kHead:
-        args_.log_decay = Vectors({sessions, heads}, -0.01f);
+        args_.log_decay = Vectors({segments_, heads}, -0.01f);
         break;
       case Rule::Decay::kKey:
-        args_.log_decay = Vectors({sessions, heads, keys}, -0.01f);
+        args_.log_decay = Vectors({segments_, heads, keys}, -0.01f);
         break;
       case Rule::Decay::kValue:
-        args_.log_decay = Vectors({sessions, heads, values}, -0.01f);
+        args_.log_decay = Vectors({segments_, heads, values}, -0.01f);
         break;
     }
     if (shape.rule.correction == Rule::Correction::kDelta) {
-      args_.beta = Vectors({sessions, heads}, 0.5f);
+      args_.beta = Vectors({segments_, heads}, 0.5f);
     }
     if (shape.rule.correction == Rule::Correction::kGeneral) {
-      args_.c = Vectors({sessions, heads, keys}, 1.0f / 16);
-      args_.e = Vectors({sessions, heads, keys}, 1.0f / 16);
+      args_.c = Vectors({segments_, heads, keys}, 1.0f / 16);
+      args_.e = Vectors({segments_, heads, keys}, 1.0f / 16);
     }
     if (shape.rule.read == Rule::Read::kBeforeWithBonus) args_.bonus = Vectors({heads, keys}, 1);
-    args_.out = Vectors({sessions, heads, values}, 0);
-    char* states = Allocate(slabs * state_bytes_);
-    device_.Check(cudaMemset(states, 0, slabs * state_bytes_), "memset");
-    args_.state = {reinterpret_cast<std::byte*>(states), state_bytes_, 0, state_bytes_, dtype};
-    std::vector<int> offsets(sessions + 1), zeros(sessions, 0), slots(slabs);
-    for (int s = 0; s <= sessions; ++s) offsets[s] = s;
-    for (int64_t s = 0; s < slabs; ++s) slots[s] = static_cast<int>(s);
+    args_.out = Vectors({segments_, heads, values}, 0);
+    char* states = Allocate(slabs * slab_bytes);
+    device_.Check(cudaMemset(states, 0, slabs * slab_bytes), "memset");
+    args_.state = {reinterpret_cast<std::byte*>(states), slab_bytes, 0, memory_bytes_, dtype};
+    // Memory by memory, as the router's segments are.
+    std::vector<int> offsets(segments_ + 1), zeros(segments_, 0), memories, slots;
+    for (int s = 0; s <= segments_; ++s) offsets[s] = s;
+    for (int s = 0; s < segments_; ++s) memories.push_back(s / sessions);
+    for (int set = 0; set < sets; ++set) {
+      for (int s = 0; s < segments_; ++s) slots.push_back(set * sessions + s % sessions);
+    }
     slots_ = Ints(slots);
-    args_.segments = {.count = sessions,
+    args_.segments = {.count = segments_,
                       .offsets = Ints(offsets),
-                      .slots = {nullptr, DType::kI32, {sessions}},
-                      .memories = Ints(zeros),
+                      .slots = {nullptr, DType::kI32, {segments_}},
+                      .memories = Ints(memories),
                       .fresh = Ints(zeros),
                       .longest = 1};
   }
@@ -119,13 +138,14 @@ class Step {
 
   // Through the dispatcher, or, from 0 on, by that rules::Tile.
   void Launch(int set, int tile) {
-    args_.segments.slots.data = slots_.as<int>() + int64_t{set} * sessions_;
+    args_.segments.slots.data = slots_.as<int>() + int64_t{set} * segments_;
     if (tile < 0) return cuda::matrix_memory::MatrixMemory(device_, args_);
     rules::Problem problem = rules::MakeProblem(args_);
     problem.lengths = rules::Lengths::kOne;
     rules::LaunchTuned(device_, problem, dtype_, static_cast<rules::Tile>(tile));
   }
-  int64_t state_bytes() const { return sessions_ * state_bytes_; }
+  // What a step touches.
+  int64_t state_bytes() const { return segments_ * memory_bytes_; }
   const TensorView& out() const { return args_.out; }
   TensorView& q() { return args_.q; }
 
@@ -157,14 +177,37 @@ class Step {
   }
 
   Device& device_;
-  const int sessions_;
+  const int segments_;
   const DType dtype_;
-  int64_t state_bytes_;
+  int64_t memory_bytes_;
   uint32_t seed_ = 1;
   std::vector<void*> allocations_;
   MatrixMemoryArgs args_;
   TensorView slots_;
 };
+
+// The floor of a step that holds writes back, as a share of that of one that reads and writes every
+// matrix. A matrix is read each time and written once in `period` tokens; a write held back is an
+// update, a key and what decays, in f32; half a period of them are read, and one is written. 1
+// where such terms do not add up to the rule exactly: a general correction, whose terms act on each
+// other, and matrices that are not of f32, whose rounding counts.
+double HeldBackShare(const std::vector<Case>& shapes, DType dtype) {
+  if (dtype != DType::kF32) return 1;
+  double whole = 0, held_back = 0;
+  for (const Case& shape : shapes) {
+    if (shape.rule.correction == Rule::Correction::kGeneral) return 1;
+    const double keys = shape.key_dim, values = shape.value_dim, matrix = keys * values;
+    const double decays = shape.rule.decay == Rule::Decay::kKey     ? keys
+                          : shape.rule.decay == Rule::Decay::kValue ? values
+                          : shape.rule.decay == Rule::Decay::kHead  ? 1
+                                                                    : 0;
+    const double write = keys + values + decays;
+    const double period = std::max(1.0, std::round(std::sqrt(2 * matrix / write)));
+    whole += shape.heads * 2 * matrix;
+    held_back += shape.heads * (matrix * (1 + 1 / period) + ((period - 1) / 2 + 1) * write);
+  }
+  return std::min(1.0, held_back / whole);
+}
 
 struct Options {
   DType dtype = DType::kF32;
@@ -185,7 +228,8 @@ BenchTable Measure(Device& device, const Options& options) {
        {"tile", "tile"},
        {"step_us", "us", 2},
        {"tbs", "TB/s", 2},
-       {"of_copy", "of copy %", 1}});
+       {"of_copy", "of copy %", 1},
+       {"of_held_back", "of held-back floor %", 1}});
   constexpr const char* kTiles[] = {"chosen", "fewest", "few", "rows", "few cached", "rows cached"};
   for (const std::vector<Case>& shapes : kCases) {
     const std::string name = shapes[0].name;
@@ -193,10 +237,11 @@ BenchTable Measure(Device& device, const Options& options) {
         std::find(options.names.begin(), options.names.end(), name) == options.names.end()) {
       continue;
     }
+    const double held_back = HeldBackShare(shapes, options.dtype);
     for (const int megabytes : options.megabytes) {
-      int64_t session_bytes = 0;  // in f32, whatever they are stored in
+      int64_t session_bytes = 0;  // of a step, in f32, whatever they are stored in
       for (const Case& shape : shapes) {
-        session_bytes += int64_t{4} * shape.heads * shape.key_dim * shape.value_dim;
+        session_bytes += int64_t{4} * shape.chosen * shape.heads * shape.key_dim * shape.value_dim;
       }
       const int sessions =
           std::max(1, static_cast<int>(std::lround(1e6 * megabytes / session_bytes)));
@@ -207,7 +252,7 @@ BenchTable Measure(Device& device, const Options& options) {
       for (const Case& shape : shapes) {
         steps.push_back(std::make_unique<Step>(device, shape, options.dtype, sessions, sets));
         state_bytes += steps.back()->state_bytes();
-        head_states += int64_t{sessions} * shape.heads;
+        head_states += int64_t{sessions} * shape.chosen * shape.heads;
       }
       const int tiles = options.sweep ? 5 : 0;
       for (int tile = -1; tile < tiles; ++tile) {
@@ -224,8 +269,9 @@ BenchTable Measure(Device& device, const Options& options) {
                         }
                       }) /
             sets;
+        const double of_copy = 200 * state_bytes / seconds / copy;
         table.AddRow({name, head_states, 1e-6 * state_bytes, kTiles[tile + 1], 1e6 * seconds,
-                      2e-12 * state_bytes / seconds, 200 * state_bytes / seconds / copy});
+                      2e-12 * state_bytes / seconds, of_copy, of_copy * held_back});
       }
     }
   }

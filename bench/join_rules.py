@@ -8,25 +8,16 @@ what is not there is "not measured".
 """
 
 import json
-import math
 import pathlib
 import re
 import statistics
 import sys
 
 RULES = ("linear_attn", "retnet", "gla", "delta_net", "kda", "hgrn2", "gsa")
+# The same behind a router: their step and their model are measured, which have no peer.
+ROUTED = ("mom_linear_attn", "mom_gla", "mom_gsa")
 RUNS = (1, 2, 3)
 
-# Sizes of the step's matrices: heads, keys, values, and whether keys have decays of their own.
-MATRICES = {
-    "linear_attn": ((4, 256, 256, False),),
-    "retnet": ((8, 256, 512, False),),
-    "gla": ((4, 256, 512, True),),
-    "delta_net": ((16, 128, 128, False),),
-    "kda": ((16, 128, 128, True),),
-    "hgrn2": ((16, 128, 128, True),),
-    "gsa": ((4, 512, 64, False), (4, 64, 512, True)),
-}
 # States of a step in MB; those of COLD_MB have the mark of the copy, too.
 STEP_MB = (3, 12, 50, 100, 400, 1600)
 COLD_MB = (400, 1600)
@@ -56,21 +47,6 @@ class BadResults(Exception):
 
 def verdict(passed, aimed):
     return "met, and the aim" if passed and aimed else "met" if passed else "**missed**"
-
-
-def held_back_share(rule):
-    """Bytes of a step that writes a matrix once in the best number of tokens, of one that does each time.
-
-    A pending write is an update, a key and, where keys have decays, those; half of them are read on
-    average, and one is written.
-    """
-    whole = held_back = 0
-    for heads, keys, values, key_decays in MATRICES[rule]:
-        matrix, write = keys * values, keys * (2 if key_decays else 1) + values
-        period = max(1, round(math.sqrt(2 * matrix / write)))
-        whole += heads * 2 * matrix
-        held_back += heads * (matrix * (1 + 1 / period) + ((period - 1) / 2 + 1) * write)
-    return min(1, held_back / whole)
 
 
 class Rule:
@@ -104,6 +80,7 @@ class Rule:
             size: {
                 "us": statistics.median(row["step_us"] for row in rows),
                 "of_copy": statistics.median(row.get("of_copy", 0) for row in rows),
+                "of_held_back": statistics.median(row.get("of_held_back", 0) for row in rows),
                 "state_mb": rows[0]["state_mb"],
                 "runs": len(rows),
             }
@@ -168,23 +145,22 @@ def step_rows(rule):
         if own is None:
             yield (*work, NOT_MEASURED, "", "", "", "")
             continue
-        floor = own["us"] * own["of_copy"] / 100
-        held_back = floor * held_back_share(rule.name)
-        of_held_back = 100 * held_back / own["us"]
-        figures = (f"{own['us']:.2f}", f"{own['of_copy']:.1f}", f"{of_held_back:.1f}")
+        figures = (f"{own['us']:.2f}", f"{own['of_copy']:.1f}", f"{own['of_held_back']:.1f}")
         if peer is None:
             yield (*work, *figures, "", "no peer")
             continue
         ratio = peer["us"] / own["us"]
         if megabytes in COLD_MB:
             passed = ratio >= 1 and own["of_copy"] >= COPY_PASS
-            aimed = of_held_back >= HELD_BACK_AIM
+            aimed = own["of_held_back"] >= HELD_BACK_AIM
         else:
             passed, aimed = ratio >= 1 / STEP_PASS, ratio >= 1 / STEP_AIM
         yield (*work, *figures, f"fla / {ratio:.2f}", verdict(passed, aimed))
 
 
 def chunk_rows(rule):
+    if rule.name in ROUTED:
+        return
     ours, fla = rule.chunks(), rule.fla_chunks()
     most = STRICT_PASS if rule.name in STRICT_CHUNKS else CHUNK_PASS
     for prompts, tokens in CHUNK_WORK:
@@ -200,6 +176,10 @@ def chunk_rows(rule):
 
 def decode_rows(rule):
     rows = {row["rows"]: row for row in rule.engine("decode") if row["draw"] == "greedy"}
+    if rule.name in ROUTED:
+        for batch, row in sorted(rows.items()):
+            yield (rule.name, str(batch), f"{row['tokens_per_second']:,.0f}",
+                   f"{row['floor']:,.0f}", "", "", f"{row['of_floor']:.1f} %", "no mark")
     for batch, (least, aim) in DECODE.get(rule.name, {}).items():
         row = rows.get(batch)
         if row is None:
@@ -249,7 +229,7 @@ TABLES = (
 
 def report(folder):
     """The tables as Markdown."""
-    rules = [Rule(name, folder / name) for name in RULES]
+    rules = [Rule(name, folder / name) for name in RULES + ROUTED]
     lines = [f"- {rule.name}: {rule.host()}" for rule in rules]
     for title, header, rows_of in TABLES:
         lines += ["", f"**{title}**", "", "| " + " | ".join(header) + " |",

@@ -7,7 +7,8 @@
 # goes on with the same command. The GPU should have nothing else to do.
 #
 # usage: bench/run_rule.sh RULE [--build DIR] [--out DIR] [--python PROGRAM] [--seconds N]
-#   RULE       linear_attn, retnet, gla, delta_net, kda, hgrn2 or gsa
+#   RULE       linear_attn, retnet, gla, delta_net, kda, hgrn2 or gsa; or mom_linear_attn, mom_gla or
+#              mom_gsa, which flash-linear-attention lacks: the step of 3 of 5 memories, and the model
 #   --build    a build with MNEME_CUDA=ON, or a bundle (tools/gpu_bundle.sh); default: the bundle that
 #              this script is in, else build/cuda
 #   --out      where results go; default: rule-bench-results here
@@ -37,8 +38,9 @@ while (($# > 0)); do
       esac
       shift
       ;;
-    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
     linear_attn | retnet | gla | delta_net | kda | hgrn2 | gsa) rule=$1 ;;
+    mom_linear_attn | mom_gla | mom_gsa) rule=$1 ;;
     *) echo "run_rule.sh: $1: no rule or argument; see --help" >&2; exit 2 ;;
   esac
   shift
@@ -106,7 +108,9 @@ part() {
 }
 
 fla=
-if "$python" -c 'import torch, fla; assert torch.cuda.is_available()' 2>"$out/fla_missing.txt"; then
+if [[ $rule == mom_* ]]; then
+  echo "==== fla: has no such rule"
+elif "$python" -c 'import torch, fla; assert torch.cuda.is_available()' 2>"$out/fla_missing.txt"; then
   fla=yes
   rm "$out/fla_missing.txt"
 else
@@ -125,6 +129,7 @@ part engine.json "$build/bin/gpu_bench" --shapes "$shape" --state-dtypes f32 --r
   --sections decode,prefill --json "$out/engine.json.part"
 # Tuned by the first, whose choices Triton's cache keeps for the others.
 for run in 1 2 3; do
+  if [[ $rule == mom_* ]]; then break; fi  # the same chunks, of more segments
   part "chunks.$run.txt" bash -o pipefail -c '"$0" --time "${@:2}" | tee "$1"' \
     "$build/bin/cuda_matrix_chunk_bench" "$out/chunks.$run.txt.part" "${chunk_rules[@]}"
   if [[ -n $fla ]]; then

@@ -123,7 +123,7 @@ endfunction()
 set(MNEME_UNSANITIZED_CASES *BigGroups* *LongRun* *TwentyThousand* *SameBits* *NoBit* *NoToken* */*reference_float64
     *NeuralMemoryShapesTest.* *GroupsOfHeads* *ManyRequests*
     *ALargeStore* *ForEnwik8* *GreedyRowsAlone* *OfPatternsHaveTheSizes* *EveryTokenOfEverySchedule*
-    *AChoiceThatStops* *AnEditedConversationIsAsIf* *RefusesMacros* CrashTest.NothingAcknowledged*)
+    *WhatItsEquationSays* *AChoiceThatStops* *AnEditedConversationIsAsIf* *RefusesMacros* CrashTest.NothingAcknowledged*)
 
 # mneme_test(<path/foo_test.cc> [ALONE] [GPU] [UNSANITIZED] [PROGRAM name] [SOURCES more.cc ...] [DEPS ...]
 # [LABELS ...] [TIMEOUT seconds]): adds the file to a test program and registers its cases; the label is

@@ -55,11 +55,11 @@ struct EngramReadStepArgs {
   StepNorm norm;
   TensorView hidden;  // [rows, model_dim] act
   StepProduct q;      // in_features: model_dim
-  // Of rows of one token each. Its q is room for the product, which may stay as it is.
+  // Rows have one token each. Its q is room for the product, which may stay as it is.
   EngramAttentionArgs engrams;
 };
 
-// What a backend's kernels have beside Kernels, if they can fuse such steps. False: nothing was
+// A backend's kernels have this beside Kernels, if they can fuse such steps. False: nothing was
 // done, the caller goes operation by operation.
 class LayerNormSteps {
  public:

@@ -9,7 +9,7 @@
 
 namespace mneme {
 
-// What lies between two branches that follow each other:
+// The operations between two branches that follow each other:
 //   WriteStreams   write: what the first one gave, unless its x is empty
 //   ReadStreams    read: what the second one is fed
 //   RmsNorm        each of norms whose y is not empty, of read.y
@@ -50,7 +50,7 @@ struct TurnedAttentionArgs {
   bool settled = false;
 };
 
-// What a backend's kernels have beside Kernels, if they can fuse such parts. False: nothing was
+// A backend's kernels have this beside Kernels, if they can fuse such parts. False: nothing was
 // done, the caller goes operation by operation.
 class StreamSteps {
  public:

@@ -1,55 +1,44 @@
 #include "models/architecture.h"
 
-#include "models/families/bert.h"
-#include "models/families/fla.h"
-#include "models/families/gated_delta.h"
-#include "models/families/gpt2.h"
-#include "models/families/gpt2_with_memoria.h"
-#include "models/families/llama.h"
-#include "models/families/mamba.h"
-#include "models/families/titans.h"
-#include "models/families/transformer.h"
-#include "models/families/ttt.h"
+#include "models/families/families.h"
 
 namespace mneme {
-namespace {
 
-constexpr Architecture kArchitectures[] = {
-    {"mom", ReadGatedDelta},
-    {"mom_gated_deltanet", ReadGatedDelta},
-    {"gated_deltanet", ReadGatedDelta},
-    {"linear_attn", ReadLinearAttn},
-    {"retnet", ReadRetNet},
-    {"gla", ReadGla},
-    {"delta_net", ReadDeltaNet},
-    {"kda", ReadKda},
-    {"hgrn2", ReadHgrn2},
-    {"gsa", ReadGsa},
-    {"mom_linear_attn", ReadLinearAttn},
-    {"mom_gla", ReadGla},
-    {"mom_gsa", ReadGsa},
-    {"rwkv6", ReadRwkv6},
-    {"rwkv7", ReadRwkv7},
-    {"transformer", ReadTransformer},
-    {"gpt2", ReadGpt2},
-    {"gpt2_with_memoria", ReadGpt2WithMemoria},
-    {"bert", ReadBert, /*classifies=*/true},
-    {"roberta", ReadBert, /*classifies=*/true},
-    {"memoria_bert", ReadBert, /*classifies=*/true},
-    {"memoria_roberta", ReadBert, /*classifies=*/true},
-    {"llama", ReadLlama},
-    {"mistral", ReadLlama},
-    {"mamba", ReadMamba},
-    {"falcon_mamba", ReadMamba},
-    {"mamba2", ReadMamba2},
-    {"samba", ReadSamba},
-    {"titans", ReadTitans},
-    {"titans_mac_lucidrains", ReadTitansPytorch},
-    {"ttt", ReadTtt},
-};
-
-}  // namespace
-
-std::span<const Architecture> Architectures() { return kArchitectures; }
+std::span<const Architecture> Architectures() {
+  static const Architecture all[] = {
+      kMom,               // gated_delta.cc
+      kMomGatedDeltaNet,  // gated_delta.cc
+      kGatedDeltaNet,     // gated_delta.cc
+      kLinearAttn,        // linear_attn.cc
+      kRetNet,            // retnet.cc
+      kGla,               // gla.cc
+      kDeltaNet,          // delta_net.cc
+      kKda,               // kda.cc
+      kHgrn2,             // hgrn2.cc
+      kGsa,               // gsa.cc
+      kMomLinearAttn,     // linear_attn.cc
+      kMomGla,            // gla.cc
+      kMomGsa,            // gsa.cc
+      kRwkv6,             // rwkv6.cc
+      kRwkv7,             // rwkv7.cc
+      kTransformer,       // transformer.cc
+      kGpt2,              // gpt2.cc
+      kGpt2WithMemoria,   // gpt2_with_memoria.cc
+      kBert,              // bert.cc
+      kRoberta,           // bert.cc
+      kMemoriaBert,       // bert.cc
+      kMemoriaRoberta,    // bert.cc
+      kLlama,             // llama.cc
+      kMistral,           // llama.cc
+      kMamba,             // mamba.cc
+      kFalconMamba,       // mamba.cc
+      kMamba2,            // mamba2.cc
+      kSamba,             // samba.cc
+      kTitans,            // titans.cc
+      kTitansPytorch,     // titans_pytorch.cc
+      kTtt,               // ttt.cc
+  };
+  return all;
+}
 
 }  // namespace mneme

@@ -15,7 +15,7 @@
 
 namespace mneme {
 
-// What travels from block to block within one step.
+// This travels from block to block within one step.
 struct BlockStream {
   TensorView hidden;  // [tokens, model_dim] act, updated in place
 };

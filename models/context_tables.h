@@ -15,7 +15,7 @@
 
 namespace mneme {
 
-// What a session takes of a device's memory: its slab, and its entries in the tables.
+// The bytes that a session takes on a device: its slab, and its entries in the tables.
 int64_t SessionBytes(const StateLayout& layout);
 
 class ContextTables {
@@ -26,7 +26,7 @@ class ContextTables {
   // memory for the tables alone: bytes(layout) for each slab. RESOURCE_EXHAUSTED where it lacks.
   static absl::StatusOr<ContextTables> Create(Backend& backend, const StateLayout& layout,
                                               std::byte* slabs, int slots);
-  // What a session's entries in the tables take.
+  // The bytes of a session's entries in the tables.
   static int64_t bytes(const StateLayout& layout);
 
   // Their order is that of StateField::group.

@@ -20,7 +20,7 @@
 namespace mneme {
 namespace {
 
-// What a network is, apart from what it computes.
+// A network and all that is known of it, apart from what it computes.
 struct BuiltNetwork {
   std::unique_ptr<const Network> network;
   StateLayout state_layout;

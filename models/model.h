@@ -89,8 +89,8 @@ class Model {
     return absl::UnimplementedError("the model makes no engrams");
   }
 
-  // What the device can do as one operation in steps of decode rows, for ForwardContext::decode.
-  // Holds for as long as the model and these slabs.
+  // The parts that the device can do as one operation in steps of decode rows, for
+  // ForwardContext::decode. The plan holds for as long as the model and these slabs.
   virtual DecodePlan CompileDecode(Backend&, const Slabs&) const { return {}; }
 
   // Feeds the batch, updating the slabs its rows name, and computes logits after chosen tokens.
@@ -109,7 +109,7 @@ class Model {
   virtual int64_t WorkspaceBytes(int tokens, int rows, int logit_rows) const = 0;
 };
 
-// What is not in a model's folder.
+// The settings that are not in a model's folder.
 struct ModelOptions {
   // Tokens that a session can be fed where the state grows with each of them: as many rows of it
   // are laid out. Without effect on other models.

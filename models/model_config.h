@@ -16,7 +16,7 @@
 
 namespace mneme {
 
-// What the server and its tools know of a configuration. All else is inside make_network.
+// The server and its tools know this of a configuration. All else is inside make_network.
 struct ModelConfig {
   std::string model_type;  // of config.json
   int vocab = 0;

@@ -18,13 +18,13 @@ struct ResidualStreamsConfig {
   StreamMixing::Kind mixing = StreamMixing::Kind::kConstrained;
 };
 
-// What a branch gave the streams, which they do not have yet.
+// A branch gave this to the streams, which they do not have yet.
 struct StreamWrite {
   TensorView output;  // [tokens, model_dim] act, or empty: nothing
   TensorView post;    // [tokens, streams] act: how much of it each stream gets; of one stream empty
 };
 
-// What a branch wants of its input x, and for which products.
+// The forms in which a branch wants its input x, and for which products.
 struct BranchWants {
   using Products = std::vector<std::span<const PackedMatrix>>;
   struct Normed {

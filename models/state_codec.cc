@@ -297,7 +297,7 @@ StateCopy::StateCopy(const Model& model)
   Clear(/*tokens=*/0);
 }
 
-// Of a session that was fed so many tokens, and whose bytes are all zero.
+// The state is then of a session that was fed so many tokens, and whose bytes are all zero.
 void StateCopy::Clear(int64_t tokens) {
   tokens_ = tokens;
   std::memset(slab_.get(), 0, static_cast<size_t>(layout_.fixed_bytes()));

@@ -115,16 +115,16 @@ class StateCopy {
   // --- On any thread, of what was read or encoded ---
 
   int64_t tokens() const { return tokens_; }
-  // What Write makes of a slab, of phase 0.
+  // The slab that Write makes, of phase 0.
   const std::byte* slab() const { return slab_.get(); }
   std::vector<StateTensorSpec> tensors() const { return CanonicalTensors(layout_, tokens_); }
-  // Of tensors()[index].
+  // The values of tensors()[index].
   StateTensor Decode(size_t index) const;
   CanonicalState Decode() const;
   // INVALID_ARGUMENT names the tensor that is missing, is not of this model, has another dtype or
   // shape, or says what cannot be (Model::CheckState).
   absl::Status Encode(const CanonicalState& state);
-  // Of the tensors that were encoded: with a number that the device's dtype does not hold.
+  // Tensors that were encoded with a number that the device's dtype does not hold.
   int rounded_tensors() const { return rounded_tensors_; }
 
  private:

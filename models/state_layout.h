@@ -24,7 +24,7 @@
 
 namespace mneme {
 
-// What a field, or a memory of it, holds in a session that has not written it.
+// The value of a field, or of a memory of it, in a session that has not written it.
 enum class StateInitial : uint8_t {
   kZero,
   // The initial slab's bytes (Network::InitState), copied into every new session.
@@ -104,7 +104,7 @@ struct StateField {
   // Whether the field is one of a context group: it has a row for each position, up to rows().
   bool grows() const { return guard == StateGuard::kFirstRows || guard == StateGuard::kRing; }
   int64_t memories() const { return shape.rank == 0 ? 1 : shape[0]; }
-  // What a memory takes in a slab or, where the field grows, in each block.
+  // The bytes of a memory in a slab or, where the field grows, in each block.
   int64_t memory_bytes() const {
     if (grows()) return kContextBlock * row_bytes();
     return memories() == 0 ? 0 : shape.elements() / memories() * SizeOf(dtype);

@@ -23,7 +23,7 @@
 namespace mneme {
 namespace {
 
-constexpr char kSynopsis[] =
+constexpr char kShapesByHand[] =
     R"(usage: mneme-make-model --shape NAME --out DIR [flags]
 
 Writes a model folder with random weights, for benches and trials: config.json, generation_config.json and
@@ -40,18 +40,9 @@ Shapes (parameters)
   mom-gated-deltanet-340m (545 M)  the smaller one in the format that was first
   gdn-340m   (512 M)  Gated DeltaNet, 21 layers, 6 heads of 256 x 512
   gdn-1.3b   (1.39 G) the same, 2048 wide
-  linear-attn-340m  (380 M)  24 layers, 1024 wide, 4 heads of 256 x 256
-  retnet-340m       (380 M)  4 heads of 256 x 512
-  gla-340m          (374 M)  4 heads of 128 x 256
-  delta-net-340m    (374 M)  8 heads of 128 x 128
-  kda-340m          (387 M)  8 heads of 128 x 128
-  hgrn2-340m        (374 M)  8 heads of 128 x 128
-  gsa-340m          (380 M)  4 heads of 64 slots, 256 x 256
-  rwkv6-340m        (378 M)  4 heads of 128 x 256
-  rwkv7-0.4b        (451 M)  24 layers, 1024 wide, 16 heads of 64 x 64, vocabulary 65536
+  rwkv6-340m        (378 M)  24 layers, 1024 wide, 4 heads of 128 x 256
+  rwkv7-0.4b        (451 M)  16 heads of 64 x 64, vocabulary 65536
   rwkv7-1.5b        (1.53 G) the same, 2048 wide
-  mom-linear-attn-340m (582 M), mom-gla-340m (528 M), mom-gsa-340m (833 M)
-                    the same behind a router, 4 + 1 memories, top 2 (gsa: 8 + 1)
   mamba-370m        (372 M)  48 layers, 1024 wide, 2048 channels of 16 states
   mamba2-370m       (368 M)  32 heads of 64 x 128
   titans-lmm-340m   (374 M)  24 layers, 1024 wide, memories of 16 networks of 64 x 128 x 64;
@@ -59,19 +50,39 @@ Shapes (parameters)
                     titans-lmm-anchor16-340m, titans-lmm-anchor64-340m with gradients at an anchor
   titans-pytorch-393m (395 M)
                     24 layers, 1024 wide, a memory of 4 networks of 64 x 128 x 64 in every second one
-  transformer-340m, llama-340m (374 M)  attention alone: 24 layers, 1024 wide, 16 heads of 64
+  llama-340m        (374 M)  attention alone: 24 layers, 1024 wide, 16 heads of 64
   mistral-340m      (393 M)  8 heads of 128 that share 2 of keys and values, a window of 4096
   gpt2-124m         (124 M)  12 layers, 768 wide, 12 heads of 64, 1024 positions
   gpt2-with-memoria-159m (159 M)  the same on segments of 150 tokens, 50 engrams of each
   bert-110m         (110 M)  a classifier: 12 layers, 768 wide, 512 positions, two classes; roberta-125m (125 M)
   memoria-bert-120m (120 M)  the same with 64 engrams of each kind in its last two layers; memoria-roberta-135m (135 M)
-  NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny;
-             also falcon-mamba-tiny, samba-tiny, transformer-tiny, llama-tiny, mistral-tiny, gpt2-tiny,
+)";
+
+constexpr char kTinyShapes[] =
+    R"(  NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny;
+             also falcon-mamba-tiny, samba-tiny, llama-tiny, mistral-tiny, gpt2-tiny,
              gpt2-with-memoria-tiny, bert-tiny, roberta-tiny, memoria-bert-tiny, memoria-roberta-tiny; mom-hybrid-tiny and
              gdn-hybrid-tiny, three layers of which the middle one has attention
 
 Exit codes: 0 done, 2 bad arguments, 1 anything else.
 )";
+
+// The shapes that families give are listed between the two.
+std::string Synopsis() {
+  std::string text = kShapesByHand;
+  for (const ExampleShape& shape : ExampleShapes()) {
+    double parameters = 0;
+    const std::vector<TensorSpec> tensors = TensorsOf(SpecOfShape(shape.name).value()).value();
+    for (const TensorSpec& tensor : tensors) {
+      double elements = 1;
+      for (const int64_t dim : tensor.shape) elements *= static_cast<double>(dim);
+      parameters += elements;
+    }
+    absl::StrAppendFormat(&text, "  %-20s (%.0f M)  24 layers, 1024 wide, %s\n", shape.name,
+                          1e-6 * parameters, shape.summary);
+  }
+  return absl::StrCat(text, kTinyShapes);
+}
 
 constexpr int kPromptTokens = 256;
 
@@ -189,7 +200,7 @@ int Main(int argc, char** argv) {
   OpenStandardStreams(argv);
   constexpr char kProgram[] = "mneme-make-model";
   MakeFlags flags;
-  FlagParser parser(kSynopsis);
+  FlagParser parser(Synopsis());
   parser.Add("--shape", "NAME", &flags.shape, "see above");
   parser.Add("--out", "DIR", &flags.out, "folder to write; made if it does not exist");
   parser.Add("--seed", "N", &flags.seed, "of the random weights; default 0");

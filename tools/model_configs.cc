@@ -5,18 +5,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A model of flash-linear-attention as wide and deep as its authors' 340M, with upstream's defaults
-// but for `own`: heads of the default size, and so fewer of them, or, where the number of heads is
-// what upstream's configurations keep, that.
-Json FlaConfig(const char* model_type, const Json& own) {
-  Json config = {{"model_type", model_type}, {"vocab_size", 32000}, {"hidden_size", 1024},
-                 {"num_hidden_layers", 24},  {"hidden_ratio", 4},   {"intermediate_size", nullptr},
-                 {"hidden_act", "swish"},    {"norm_eps", 1e-6},    {"bos_token_id", 1},
-                 {"eos_token_id", 2}};
-  config.update(own);
-  return config;
-}
-
 // As wide and deep as the authors' 370M, in transformers' format with its defaults.
 Json StateSpaceConfig(const char* model_type, const Json& own) {
   Json config = {{"model_type", model_type}, {"vocab_size", 50280},   {"hidden_size", 1024},
@@ -28,6 +16,21 @@ Json StateSpaceConfig(const char* model_type, const Json& own) {
 }
 
 }  // namespace
+
+Json FlaConfig(absl::string_view model_type, const Json& own) {
+  Json config = {{"model_type", std::string(model_type)},
+                 {"vocab_size", 32000},
+                 {"hidden_size", 1024},
+                 {"num_hidden_layers", 24},
+                 {"hidden_ratio", 4},
+                 {"intermediate_size", nullptr},
+                 {"hidden_act", "swish"},
+                 {"norm_eps", 1e-6},
+                 {"bos_token_id", 1},
+                 {"eos_token_id", 2}};
+  config.update(own);
+  return config;
+}
 
 Json MomConfig(int model_dim, int mlp_dim) {
   return {{"model_type", "mom"},
@@ -77,84 +80,6 @@ Json GdnConfig(int model_dim, int mlp_dim) {
           {"use_gate", true},
           {"bos_token_id", 1},
           {"eos_token_id", 2}};
-}
-
-Json LinearAttnConfig(const char* model_type) {
-  return FlaConfig(model_type, {{"num_heads", 4},
-                                {"num_kv_heads", nullptr},
-                                {"expand_k", 1.0},
-                                {"expand_v", 1.0},
-                                {"feature_map", "elementwise_product"},
-                                {"tie_feature_map_qk", false},
-                                {"norm_q", false},
-                                {"norm_k", false},
-                                {"norm_feature_map", false}});
-}
-
-Json RetNetConfig() {
-  return FlaConfig("retnet", {{"hidden_ratio", 2},
-                              {"num_heads", 4},
-                              {"num_kv_heads", nullptr},
-                              {"expand_k", 1.0},
-                              {"expand_v", 2.0},
-                              {"feature_map", nullptr},
-                              {"use_output_gate", true}});
-}
-
-Json GlaConfig(const char* model_type) {
-  return FlaConfig(model_type, {{"num_heads", 4},
-                                {"num_kv_heads", nullptr},
-                                {"expand_k", 0.5},
-                                {"expand_v", 1.0},
-                                {"feature_map", nullptr},
-                                {"clamp_min", nullptr},
-                                {"use_output_gate", true},
-                                {"use_short_conv", false},
-                                {"conv_size", 4}});
-}
-
-Json DeltaNetConfig() {
-  return FlaConfig("delta_net", {{"num_heads", 8},
-                                 {"expand_k", 1.0},
-                                 {"expand_v", 1.0},
-                                 {"use_short_conv", true},
-                                 {"conv_size", 4},
-                                 {"use_beta", true},
-                                 {"use_gate", false},
-                                 {"qk_norm", "l2"},
-                                 {"qk_activation", "silu"},
-                                 {"allow_neg_eigval", false}});
-}
-
-Json KdaConfig() {
-  return FlaConfig("kda", {{"num_heads", 8},
-                           {"num_v_heads", nullptr},
-                           {"head_dim", 128},
-                           {"expand_v", 1.0},
-                           {"use_short_conv", true},
-                           {"conv_size", 4},
-                           {"lower_bound", nullptr},
-                           {"allow_neg_eigval", false}});
-}
-
-Json Hgrn2Config() {
-  return FlaConfig("hgrn2", {{"num_heads", nullptr},
-                             {"expand_ratio", 128},
-                             {"use_lower_bound", true},
-                             {"use_short_conv", false},
-                             {"conv_size", 4}});
-}
-
-Json GsaConfig(const char* model_type) {
-  return FlaConfig(model_type, {{"num_heads", 4},
-                                {"num_kv_heads", nullptr},
-                                {"expand_k", 1.0},
-                                {"expand_v", 1.0},
-                                {"num_slots", 64},
-                                {"feature_map", "swish"},
-                                {"gate_logit_normalizer", 8},
-                                {"use_short_conv", false},
-                                {"conv_size", 4}});
 }
 
 Json Rwkv7Config(int model_dim, int layers) {
@@ -207,15 +132,6 @@ Json SambaConfig() {
                                     {"time_step_rank", 64},
                                     {"hidden_ratio", 4},
                                     {"attn", {{"layers", {1}}, {"num_heads", 16}}}});
-}
-
-Json TransformerConfig() {
-  return FlaConfig("transformer", {{"num_heads", 16},
-                                   {"num_kv_heads", nullptr},
-                                   {"qkv_bias", false},
-                                   {"qk_norm", false},
-                                   {"window_size", nullptr},
-                                   {"rope_theta", 10000.0}});
 }
 
 Json LlamaConfig() {

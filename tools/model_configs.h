@@ -4,19 +4,18 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/string_view.h"
+
 namespace mneme {
 
 nlohmann::ordered_json MomConfig(int model_dim, int mlp_dim);
 // The same in the format of flash-linear-attention's fork, of which Mixture-of-Memories came first.
 nlohmann::ordered_json MomGatedDeltaNetConfig();
 nlohmann::ordered_json GdnConfig(int model_dim, int mlp_dim);
-nlohmann::ordered_json LinearAttnConfig(const char* model_type = "linear_attn");
-nlohmann::ordered_json RetNetConfig();
-nlohmann::ordered_json GlaConfig(const char* model_type = "gla");
-nlohmann::ordered_json DeltaNetConfig();
-nlohmann::ordered_json KdaConfig();
-nlohmann::ordered_json Hgrn2Config();
-nlohmann::ordered_json GsaConfig(const char* model_type = "gsa");
+// A model of flash-linear-attention as wide and deep as its authors' 340M, with upstream's defaults
+// but for `own`: heads of the default size, and so fewer of them, or, where the number of heads is
+// what upstream's configurations keep, that.
+nlohmann::ordered_json FlaConfig(absl::string_view model_type, const nlohmann::ordered_json& own);
 // Published RWKV-7 checkpoints, and flash-linear-attention's configurations, have heads of 64 and a
 // feed-forward of four times the model.
 nlohmann::ordered_json Rwkv7Config(int model_dim, int layers);
@@ -26,7 +25,6 @@ nlohmann::ordered_json Mamba2ConfigOf();
 // Scans, and attention to a window in every other layer.
 nlohmann::ordered_json SambaConfig();
 // Attention alone, as wide and deep as the memories of these.
-nlohmann::ordered_json TransformerConfig();
 nlohmann::ordered_json LlamaConfig();
 // A quarter as wide as the 7B: as many channels a head, and heads that share keys and values.
 nlohmann::ordered_json MistralConfig();

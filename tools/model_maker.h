@@ -34,11 +34,19 @@ struct ModelSpec {
 
 // Shapes by name: "mom-340m", "mom-1.3b" (the paper's), "gdn-340m", "gdn-1.3b" (upstream's
 // configurations of Gated DeltaNet), "mom-tiny", "gdn-tiny", "<model_type>-340m" and
-// "<model_type>-tiny" of the other rules, "gpt2-124m", "gpt2-with-memoria-159m", "bert-110m",
-// "roberta-125m", "memoria-bert-120m", "memoria-roberta-135m", "mom-hybrid-tiny",
-// "gdn-hybrid-tiny". INVALID_ARGUMENT, with the list, for another.
+// "<model_type>-tiny" of families with an ExampleNetwork (models/architecture.h), "gpt2-124m",
+// "gpt2-with-memoria-159m", "bert-110m", "roberta-125m", "memoria-bert-120m",
+// "memoria-roberta-135m", "mom-hybrid-tiny", "gdn-hybrid-tiny". INVALID_ARGUMENT, with the list,
+// for another.
 absl::StatusOr<ModelSpec> SpecOfShape(absl::string_view shape);
 std::vector<std::string> ShapeNames();
+
+// The larger shapes that families give with their registrations.
+struct ExampleShape {
+  std::string name;
+  std::string summary;  // for people
+};
+std::vector<ExampleShape> ExampleShapes();
 
 // The tensors that the family asks for, in its order. Errors are those of ParseModelConfig.
 absl::StatusOr<std::vector<TensorSpec>> TensorsOf(const ModelSpec& spec);

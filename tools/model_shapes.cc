@@ -1,11 +1,14 @@
-// The shapes that have names.
+// The shapes that have names: those listed here, and those that families give (ExampleNetwork).
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "models/architecture.h"
 #include "tools/model_configs.h"
 #include "tools/model_maker.h"
 
@@ -20,18 +23,6 @@ Json TinyGpt2() {
   config["n_positions"] = 256;
   config["bos_token_id"] = 1;
   config["eos_token_id"] = 2;
-  return config;
-}
-
-// Heads of a number that groups of keys and values divide.
-Json TinyTransformer() {
-  Json config = TransformerConfig();
-  config.update({{"vocab_size", 259},
-                 {"hidden_size", 64},
-                 {"num_hidden_layers", 2},
-                 {"intermediate_size", 128},
-                 {"num_heads", 4},
-                 {"num_kv_heads", 2}});
   return config;
 }
 
@@ -125,34 +116,30 @@ Json TinyTrained(Json config) {
   return config;
 }
 
-// Behind a router like that of the Mixture-of-Memories paper.
-Json Routed(Json config) {
-  if (config["model_type"] != "mom_gsa") config["num_memories"] = 4;
-  config["topk"] = 2;
-  config["shared_mem"] = true;
+// 259: a byte tokenizer's ids.
+Json Tiny(Json config, const Json& own) {
+  config.update({{"vocab_size", 259},
+                 {"hidden_size", 64},
+                 {"num_hidden_layers", 2},
+                 {"intermediate_size", 128},
+                 {"num_heads", 2}});
+  config.update(own);
   return config;
 }
 
-// 259: a byte tokenizer's ids.
-Json Tiny(Json config) {
-  config["vocab_size"] = 259;
-  config["hidden_size"] = 64;
-  config["num_hidden_layers"] = 2;
-  config["intermediate_size"] = 128;
-  if (config.contains("expand_ratio")) {
-    config["expand_ratio"] = 32;
-  } else {
-    config["num_heads"] = 2;
-  }
-  if (config.contains("num_slots")) config["num_slots"] = 16;
-  for (const char* rank : {"decay_low_rank_dim", "a_low_rank_dim", "v_low_rank_dim",
-                           "gate_low_rank_dim", "proj_low_rank_dim"}) {
-    if (config.contains(rank)) config[rank] = 12;
-  }
-  if (config["model_type"] == "gated_deltanet") config["num_v_heads"] = 2;
-  if (config.contains("head_dim")) config["head_dim"] = 32;
-  if (config.contains("head_dim") && config["model_type"] != "rwkv7") config["expand_v"] = 1.0;
-  return config;
+Json TinyMom(Json config) { return Tiny(std::move(config), {{"head_dim", 32}}); }
+Json TinyGdn() {
+  return Tiny(GdnConfig(64, 128), {{"num_v_heads", 2}, {"head_dim", 32}, {"expand_v", 1.0}});
+}
+Json TinyRwkv6() {
+  return Tiny(Rwkv6Config(), {{"gate_low_rank_dim", 12}, {"proj_low_rank_dim", 12}});
+}
+Json TinyRwkv7() {
+  return Tiny(Rwkv7Config(64, 2), {{"decay_low_rank_dim", 12},
+                                   {"a_low_rank_dim", 12},
+                                   {"v_low_rank_dim", 12},
+                                   {"gate_low_rank_dim", 12},
+                                   {"head_dim", 32}});
 }
 
 Json TinyStateSpace(Json config) {
@@ -185,33 +172,16 @@ constexpr NamedShape kShapes[] = {
     {"mom-gated-deltanet-340m", [] { return MomGatedDeltaNetConfig(); }},
     {"gdn-340m", [] { return GdnConfig(1024, 2816); }},
     {"gdn-1.3b", [] { return GdnConfig(2048, 5632); }},
-    {"mom-tiny", [] { return Tiny(MomConfig(64, 128)); }},
-    {"mom-gated-deltanet-tiny", [] { return Tiny(MomGatedDeltaNetConfig()); }},
-    {"gdn-tiny", [] { return Tiny(GdnConfig(64, 128)); }},
-    {"linear-attn-340m", [] { return LinearAttnConfig(); }},
-    {"retnet-340m", [] { return RetNetConfig(); }},
-    {"gla-340m", [] { return GlaConfig(); }},
-    {"delta-net-340m", [] { return DeltaNetConfig(); }},
-    {"kda-340m", [] { return KdaConfig(); }},
-    {"hgrn2-340m", [] { return Hgrn2Config(); }},
-    {"gsa-340m", [] { return GsaConfig(); }},
+    {"mom-tiny", [] { return TinyMom(MomConfig(64, 128)); }},
+    {"mom-gated-deltanet-tiny", [] { return TinyMom(MomGatedDeltaNetConfig()); }},
+    {"gdn-tiny", [] { return TinyGdn(); }},
     {"rwkv6-340m", [] { return Rwkv6Config(); }},
     {"rwkv7-0.4b", [] { return Rwkv7Config(1024, 24); }},
     {"rwkv7-1.5b", [] { return Rwkv7Config(2048, 24); }},
-    {"mom-linear-attn-340m", [] { return Routed(LinearAttnConfig("mom_linear_attn")); }},
-    {"mom-gla-340m", [] { return Routed(GlaConfig("mom_gla")); }},
-    {"mom-gsa-340m", [] { return Routed(GsaConfig("mom_gsa")); }},
     {"mamba-370m", [] { return MambaConfigOf("mamba"); }, /*tied=*/true},
     {"mamba2-370m", [] { return Mamba2ConfigOf(); }, /*tied=*/true},
-    {"linear-attn-tiny", [] { return Tiny(LinearAttnConfig()); }},
-    {"retnet-tiny", [] { return Tiny(RetNetConfig()); }},
-    {"gla-tiny", [] { return Tiny(GlaConfig()); }},
-    {"delta-net-tiny", [] { return Tiny(DeltaNetConfig()); }},
-    {"kda-tiny", [] { return Tiny(KdaConfig()); }},
-    {"hgrn2-tiny", [] { return Tiny(Hgrn2Config()); }},
-    {"gsa-tiny", [] { return Tiny(GsaConfig()); }},
-    {"rwkv6-tiny", [] { return Tiny(Rwkv6Config()); }},
-    {"rwkv7-tiny", [] { return Tiny(Rwkv7Config(64, 2)); }},
+    {"rwkv6-tiny", [] { return TinyRwkv6(); }},
+    {"rwkv7-tiny", [] { return TinyRwkv7(); }},
     {"titans-lmm-340m", [] { return TitansConfig("lmm", Json::object()); }},
     {"titans-lmm-anchor16-340m",
      [] {
@@ -247,15 +217,10 @@ constexpr NamedShape kShapes[] = {
      }},
     {"ttt-linear-tiny", [] { return TinyTrained(TttConfig("linear", 1.0)); }, /*tied=*/true},
     {"ttt-mlp-tiny", [] { return TinyTrained(TttConfig("mlp", 0.1)); }, /*tied=*/true},
-    {"mom-linear-attn-tiny", [] { return Tiny(Routed(LinearAttnConfig("mom_linear_attn"))); }},
-    {"mom-gla-tiny", [] { return Tiny(Routed(GlaConfig("mom_gla"))); }},
-    {"mom-gsa-tiny", [] { return Tiny(Routed(GsaConfig("mom_gsa"))); }},
     {"mamba-tiny", [] { return TinyStateSpace(MambaConfigOf("mamba")); }},
     {"falcon-mamba-tiny", [] { return TinyStateSpace(MambaConfigOf("falcon_mamba")); }},
     {"mamba2-tiny", [] { return TinyStateSpace(Mamba2ConfigOf()); }},
     {"samba-tiny", [] { return TinyStateSpace(SambaConfig()); }},
-    {"transformer-340m", [] { return TransformerConfig(); }},
-    {"transformer-tiny", [] { return TinyTransformer(); }},
     {"llama-340m", [] { return LlamaConfig(); }},
     {"llama-tiny", [] { return TinyLlama(LlamaConfig()); }},
     {"mistral-340m", [] { return MistralConfig(); }},
@@ -273,32 +238,71 @@ constexpr NamedShape kShapes[] = {
     {"memoria-bert-tiny", [] { return TinyMemoriaBert(BertConfig()); }},
     {"memoria-roberta-135m", [] { return MemoriaBertConfig(RobertaConfig()); }},
     {"memoria-roberta-tiny", [] { return TinyMemoriaBert(RobertaConfig()); }},
-    {"mom-hybrid-tiny", [] { return TinyHybrid(Tiny(MomConfig(64, 128))); }},
-    {"gdn-hybrid-tiny", [] { return TinyHybrid(Tiny(GdnConfig(64, 128))); }},
+    {"mom-hybrid-tiny", [] { return TinyHybrid(TinyMom(MomConfig(64, 128))); }},
+    {"gdn-hybrid-tiny", [] { return TinyHybrid(TinyGdn()); }},
 };
+
+// "mom_gla" -> "mom-gla", as shapes have it.
+std::string Dashed(absl::string_view name) { return absl::StrReplaceAll(name, {{"_", "-"}}); }
+
+constexpr absl::string_view kLarge = "-340m", kTiny = "-tiny";
+
+// The shape that a family gives with its registration, if `name` is one.
+std::optional<Json> ExampleOf(absl::string_view name) {
+  for (const Architecture& architecture : Architectures()) {
+    const ExampleNetwork& example = architecture.example;
+    if (example.keys == nullptr) continue;
+    const std::string stem = Dashed(architecture.model_type);
+    const bool tiny = name == absl::StrCat(stem, kTiny);
+    if (!tiny && name != absl::StrCat(stem, kLarge)) continue;
+    Json config = FlaConfig(architecture.model_type, Json::parse(example.keys));
+    return tiny ? Tiny(std::move(config), Json::parse(example.tiny)) : config;
+  }
+  return std::nullopt;
+}
+
+std::optional<ModelSpec> FindShape(absl::string_view name) {
+  for (const NamedShape& known : kShapes) {
+    if (name == known.name) return ModelSpec{.config = known.config(), .tied = known.tied};
+  }
+  if (std::optional<Json> example = ExampleOf(name)) return ModelSpec{.config = *example};
+  return std::nullopt;
+}
 
 }  // namespace
 
 absl::StatusOr<ModelSpec> SpecOfShape(absl::string_view shape) {
-  const std::string name = absl::StrReplaceAll(shape, {{"_", "-"}});  // as a model_type has it
-  for (const NamedShape& known : kShapes) {
-    if (name != known.name) continue;
-    ModelSpec spec{.config = known.config()};
-    spec.tied = known.tied;
-    // The first Mixture-of-Memories had gate and up rows in one tensor.
-    if (spec.config["model_type"].get<std::string>().starts_with("mom_")) {
-      spec.absent = {"mlp.up_proj.weight"};
-    }
-    return spec;
+  std::optional<ModelSpec> spec = FindShape(Dashed(shape));
+  if (!spec.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shape \"", shape, "\" is unknown, expected one of ", absl::StrJoin(ShapeNames(), ", ")));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "shape \"", shape, "\" is unknown, expected one of ", absl::StrJoin(ShapeNames(), ", ")));
+  // The first Mixture-of-Memories had gate and up rows in one tensor.
+  if (spec->config["model_type"].get<std::string>().starts_with("mom_")) {
+    spec->absent = {"mlp.up_proj.weight"};
+  }
+  return *std::move(spec);
 }
 
 std::vector<std::string> ShapeNames() {
   std::vector<std::string> names;
   for (const NamedShape& shape : kShapes) names.push_back(shape.name);
+  for (const ExampleShape& shape : ExampleShapes()) names.push_back(shape.name);
+  for (const Architecture& architecture : Architectures()) {
+    if (architecture.example.keys == nullptr) continue;
+    names.push_back(absl::StrCat(Dashed(architecture.model_type), kTiny));
+  }
   return names;
+}
+
+std::vector<ExampleShape> ExampleShapes() {
+  std::vector<ExampleShape> shapes;
+  for (const Architecture& architecture : Architectures()) {
+    if (architecture.example.keys == nullptr) continue;
+    shapes.push_back(
+        {absl::StrCat(Dashed(architecture.model_type), kLarge), architecture.example.summary});
+  }
+  return shapes;
 }
 
 }  // namespace mneme

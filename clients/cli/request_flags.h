@@ -11,7 +11,7 @@ namespace mneme::cli {
 // Sampling and stopping; only flags that are given set their field.
 void AddSamplingFlags(FlagSet& flags, v1::GenerateRequest& request);
 
-// What is said of a session that turns go on with: --remember, --replace-lost, --durability.
+// Flags that say of a session how turns go on with it: --remember, --replace-lost, --durability.
 void AddSessionFlags(FlagSet& flags, v1::GenerateRequest& request);
 // --replace-lost alone.
 void AddReplaceLostFlag(FlagSet& flags, std::function<void(bool)> set);

@@ -10,7 +10,7 @@
 namespace mneme::cli {
 namespace {
 
-// Of a server that stores sessions time only puts them away.
+// Time only puts sessions away where the server stores them.
 std::string TtlText(const v1::Session& session) {
   if (session.durability() != v1::DURABILITY_UNSPECIFIED) return "-";
   return session.ttl_ms() < 0 ? "never"

@@ -1,4 +1,4 @@
-// What `mneme session` does with a session's past.
+// The commands of `mneme session` on a session's past.
 #pragma once
 
 #include <optional>

@@ -60,7 +60,7 @@ absl::Status CheckSessionWords(const std::vector<std::string>& words) {
     if (next == words.size() && !may_miss) return fail(absl::StrCat(argument, " is missing"));
     const size_t end = may_repeat ? words.size() : std::min(next + 1, words.size());
     for (; next < end; ++next) {
-      // Of a shell's variable that is not set, most likely. All names begin with an empty prefix.
+      // A shell's variable is not set, most likely. All names begin with an empty prefix.
       if (words[next].empty() && argument != "PREFIX") {
         return fail(absl::StrCat(argument, " is empty"));
       }

@@ -1,4 +1,4 @@
-// What a token costs of engrams, and their distances. Built once per instruction set.
+// The work that each token costs with engrams, and their distances. Built once per instruction set.
 #include "kernels/cpu/attend.h"
 #include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/simd_arrays.h"

@@ -1,4 +1,4 @@
-// What a step of a neural memory takes of its tokens. Built once per instruction set.
+// The gates of a step of a neural memory, made of its tokens. Built once per instruction set.
 #include "kernels/cpu/decay_rate.h"
 #include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/simd_arrays.h"

@@ -1,4 +1,4 @@
-// What a step of a neural memory makes of a gradient. Included by neural_memory.cc only.
+// The part of a neural memory's step behind its gradient. Included by neural_memory.cc only.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What is divided by a sum over the row: norms, softmax, feature maps. Built once per instruction
-// set.
+// Operations that divide by a sum over the row: norms, softmax, feature maps. Built once per
+// instruction set.
 #include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/simd_arrays.h"
 #include "kernels/cpu/simd_math.h"

@@ -1,4 +1,4 @@
-// What stands between projections and a memory, and memories with it as one operation.
+// The steps between projections and a memory, and memories with them as one operation.
 // kernels/kernels.h has the conventions.
 #pragma once
 
@@ -12,10 +12,10 @@
 
 namespace mneme {
 
-// What a token's projection goes through on its way to a memory: a convolution, an activation, and
-// something that is done to each head; those that are there, in this order. The first one's x is
-// the projection, the y of one is the x of the next, and that of the last, which has one part at
-// least, is the result. What the others' y hold afterwards is unspecified.
+// The way of a token's projection to a memory: a convolution, an activation, and something that is
+// done to each head; those that are there, in this order. The first one's x is the projection, the
+// y of one is the x of the next, and that of the last is the result. There is one part at least.
+// What the others' y hold afterwards is unspecified.
 struct MemoryStream {
   std::optional<ShortConvArgs> convolution;  // of the step's segments
   std::optional<ActivateArgs> activation;

@@ -35,8 +35,8 @@ struct StreamMixing {
   TensorView scales;        // [3] f32: pre_scale, residual_scale, post_scale
 };
 
-// What a branch reads of the streams. Without a beta nothing is written back to them, and they stay
-// as they are.
+// A branch reads the streams as this says. Without a beta nothing is written back to them, and they
+// stay as they are.
 struct ReadStreamsArgs {
   StreamMixing mixing;
   TensorView x;     // [tokens, streams, dim] act; becomes X'

@@ -1,4 +1,4 @@
-// What a step of a neural memory takes of its tokens: KeepGate, ChunkMean, ChunkPool.
+// The gates of a step of a neural memory, made of its tokens: KeepGate, ChunkMean, ChunkPool.
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,3 @@
-#include "models/families/bert.h"
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "models/families/families.h"
 #include "models/families/memoria_keys.h"
 #include "models/families/stack_keys.h"
 #include "models/networks/bert_classifier.h"
@@ -115,8 +114,6 @@ void RefuseOthers(ConfigReader& reader) {
                     "tie_word_embeddings", "memoria_device", "memoria_reset_period"});
 }
 
-}  // namespace
-
 NetworkMaker ReadBert(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const bool roberta = absl::EndsWith(model_type, "roberta");
   const bool memoria = absl::StartsWith(model_type, "memoria_");
@@ -191,5 +188,26 @@ NetworkMaker ReadBert(absl::string_view model_type, ConfigReader& reader, ModelC
   }
   return [parts](const NetworkBuilder& builder) { return MakeBertClassifier(builder, parts); };
 }
+
+}  // namespace
+
+const Architecture kBert = {
+    .model_type = "bert", .read = ReadBert, .classifies = true, .ways = "[{}]"};
+
+const Architecture kRoberta = {.model_type = "roberta",
+                               .read = ReadBert,
+                               .classifies = true,
+                               .ways = R"([{"hidden_act": "relu", "type_vocab_size": 3}])"};
+
+const Architecture kMemoriaBert = {
+    .model_type = "memoria_bert", .read = ReadBert, .classifies = true, .ways = R"([{},
+                {"memoria_profile": "upstream_1_1", "memoria_initial_lifespan": 2,
+                 "memoria_ltm_ties": "oldest", "memory_layer_index": 1}])"};
+
+const Architecture kMemoriaRoberta = {
+    .model_type = "memoria_roberta",
+    .read = ReadBert,
+    .classifies = true,
+    .ways = R"([{"memoria_profile": "paper", "segment_tokens": 9}])"};
 
 }  // namespace mneme

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "models/families/fla.h"
+#include "models/families/families.h"
 #include "models/families/fla_keys.h"
 
 namespace mneme {
@@ -25,8 +25,6 @@ KeyNorm ReadQueryKeyNorm(ConfigReader& reader) {
   return name == "sum" ? KeyNorm::kSum : KeyNorm::kL2;
 }
 
-}  // namespace
-
 NetworkMaker ReadDeltaNet(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const StackKeys stack =
       ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
@@ -47,5 +45,20 @@ NetworkMaker ReadDeltaNet(absl::string_view model_type, ConfigReader& reader, Mo
                         return MakeDeltaNet(builder, mixer);
                       }));
 }
+
+}  // namespace
+
+const Architecture kDeltaNet = {
+    .model_type = "delta_net",
+    .read = ReadDeltaNet,
+    .coarsest_state = DType::kI8,
+    .example = {.keys = R"({"num_heads": 8, "expand_k": 1.0, "expand_v": 1.0,
+                            "use_short_conv": true, "conv_size": 4, "use_beta": true,
+                            "use_gate": false, "qk_norm": "l2", "qk_activation": "silu",
+                            "allow_neg_eigval": false})",
+                .summary = "8 heads of 128 x 128"},
+    .ways = R"([{},
+                {"use_short_conv": false, "use_beta": false, "use_gate": true},
+                {"attn": [{"layers": [0], "num_heads": 4}, {"layers": [1], "num_heads": 2}]}])"};
 
 }  // namespace mneme

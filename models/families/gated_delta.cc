@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "models/families/families.h"
 #include "models/families/fla_keys.h"
 #include "models/mixers/gated_delta_net.h"
 #include "models/mixers/mixture_of_memories.h"
@@ -90,6 +91,8 @@ GatedDeltaKeys ReadGatedDeltaKeys(absl::string_view model_type, ConfigReader& re
   return keys;
 }
 
+namespace {
+
 NetworkMaker ReadGatedDelta(absl::string_view model_type, ConfigReader& reader,
                             ModelConfig& config) {
   const GatedDeltaKeys keys = ReadGatedDeltaKeys(model_type, reader, config);
@@ -100,5 +103,16 @@ NetworkMaker ReadGatedDelta(absl::string_view model_type, ConfigReader& reader,
   return StackNetwork(keys.stack, Hybrid(keys.attention, memory),
                       {.memories = keys.mixer.memories, .top_k = keys.mixer.top_k});
 }
+
+}  // namespace
+
+const Architecture kMom = {
+    .model_type = "mom", .read = ReadGatedDelta, .coarsest_state = DType::kI8};
+
+const Architecture kMomGatedDeltaNet = {
+    .model_type = "mom_gated_deltanet", .read = ReadGatedDelta, .coarsest_state = DType::kI8};
+
+const Architecture kGatedDeltaNet = {
+    .model_type = "gated_deltanet", .read = ReadGatedDelta, .coarsest_state = DType::kI8};
 
 }  // namespace mneme

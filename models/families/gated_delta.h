@@ -8,7 +8,6 @@
 #include "models/families/stack_keys.h"
 #include "models/mixers/gated_delta_config.h"
 #include "models/model_config.h"
-#include "models/network.h"
 
 namespace mneme {
 
@@ -21,9 +20,5 @@ struct GatedDeltaKeys {
 // The keys of one of the three model types, with its own defaults.
 GatedDeltaKeys ReadGatedDeltaKeys(absl::string_view model_type, ConfigReader& reader,
                                   ModelConfig& config);
-
-// As Architecture::read.
-NetworkMaker ReadGatedDelta(absl::string_view model_type, ConfigReader& reader,
-                            ModelConfig& config);
 
 }  // namespace mneme

@@ -1,10 +1,12 @@
 #include <cmath>
 
-#include "models/families/fla.h"
+#include "models/families/families.h"
 #include "models/families/fla_keys.h"
 #include "models/mixers/gated_linear_attention.h"
 
 namespace mneme {
+
+namespace {
 
 NetworkMaker ReadGla(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const StackKeys stack =
@@ -38,5 +40,35 @@ NetworkMaker ReadGla(absl::string_view model_type, ConfigReader& reader, ModelCo
                              }),
                       mixer.routing);
 }
+
+}  // namespace
+
+const Architecture kGla = {
+    .model_type = "gla",
+    .read = ReadGla,
+    .coarsest_state = DType::kF16,
+    .example = {.keys = R"({"num_heads": 4, "num_kv_heads": null, "expand_k": 0.5,
+                            "expand_v": 1.0, "feature_map": null, "clamp_min": null,
+                            "use_output_gate": true, "use_short_conv": false,
+                            "conv_size": 4})",
+                .summary = "4 heads of 128 x 256"},
+    .ways = R"([{},
+                {"num_kv_heads": 1, "use_short_conv": true},
+                {"attn": {"layers": [1], "num_heads": 4, "qkv_bias": true}}])"};
+
+const Architecture kMomGla = {
+    .model_type = "mom_gla",
+    .read = ReadGla,
+    .coarsest_state = DType::kF16,
+    .example = {.keys = R"({"num_heads": 4, "num_kv_heads": null, "expand_k": 0.5,
+                            "expand_v": 1.0, "feature_map": null, "clamp_min": null,
+                            "use_output_gate": true, "use_short_conv": false,
+                            "conv_size": 4, "num_memories": 4, "topk": 2,
+                            "shared_mem": true})",
+                .summary = "the same behind a router, 4 + 1 memories, top 2"},
+    .ways = R"([{},
+                {"single_kv_proj": true},
+                {"shared_mem": false, "use_short_conv": true},
+                {"attn": {"layers": [1], "num_heads": 4, "window_size": 30}}])"};
 
 }  // namespace mneme

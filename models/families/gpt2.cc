@@ -1,16 +1,18 @@
 // h = wte[token] + wpe[position];  h += Attention(LayerNorm(h; ln_1));  h += Mlp(LayerNorm(h;
 // ln_2)) for each layer;  logits = wte LayerNorm(h; ln_f)
-#include "models/families/gpt2.h"
 
 #include <algorithm>
 #include <string>
 
 #include "models/blocks/residual_block.h"
+#include "models/families/families.h"
 #include "models/families/gpt2_parts.h"
 #include "models/gpt2_tensors.h"
 #include "models/networks/language_model.h"
 
 namespace mneme {
+
+namespace {
 
 NetworkMaker ReadGpt2(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   Gpt2Keys keys = ReadGpt2Keys(reader, config);
@@ -46,5 +48,10 @@ NetworkMaker ReadGpt2(absl::string_view, ConfigReader& reader, ModelConfig& conf
     return MakeLanguageModel(bounded, own);
   };
 }
+
+}  // namespace
+
+const Architecture kGpt2 = {.model_type = "gpt2", .read = ReadGpt2, .ways = R"([{},
+                {"n_head": 2, "n_inner": 96, "scale_attn_by_inverse_layer_idx": true}])"};
 
 }  // namespace mneme

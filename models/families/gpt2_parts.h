@@ -1,4 +1,4 @@
-// What GPT-2 and the models that grew from it share.
+// The parts that GPT-2 and the models that grew from it share.
 #pragma once
 
 #include "base/config_reader.h"

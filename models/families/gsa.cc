@@ -1,5 +1,5 @@
 #include "absl/strings/str_cat.h"
-#include "models/families/fla.h"
+#include "models/families/families.h"
 #include "models/families/fla_keys.h"
 #include "models/mixers/gated_slot_attention.h"
 
@@ -10,8 +10,6 @@ namespace {
 const char* SpellingOf(ConfigReader& reader, const char* right, const char* wrong) {
   return reader.Has(right) || !reader.Has(wrong) ? right : wrong;
 }
-
-}  // namespace
 
 NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   // Upstream's MoM has as many whatever its configuration says.
@@ -74,5 +72,35 @@ NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelCo
                              }),
                       mixer.routing, block);
 }
+
+}  // namespace
+
+const Architecture kGsa = {
+    .model_type = "gsa",
+    .read = ReadGsa,
+    .coarsest_state = DType::kF16,
+    .example = {.keys = R"({"num_heads": 4, "num_kv_heads": null, "expand_k": 1.0,
+                            "expand_v": 1.0, "num_slots": 64, "feature_map": "swish",
+                            "gate_logit_normalizer": 8, "use_short_conv": false,
+                            "conv_size": 4})",
+                .tiny = R"({"num_slots": 16})",
+                .summary = "4 heads of 64 slots, 256 x 256"},
+    .ways = R"([{},
+                {"num_kv_heads": 1, "use_short_conv": true, "num_slots": 24},
+                {"attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 1}}])"};
+
+const Architecture kMomGsa = {
+    .model_type = "mom_gsa",
+    .read = ReadGsa,
+    .coarsest_state = DType::kF16,
+    .example = {.keys = R"({"num_heads": 4, "num_kv_heads": null, "expand_k": 1.0,
+                            "expand_v": 1.0, "num_slots": 64, "feature_map": "swish",
+                            "gate_logit_normalizer": 8, "use_short_conv": false,
+                            "conv_size": 4, "topk": 2, "shared_mem": true})",
+                .tiny = R"({"num_slots": 16})",
+                .summary = "the same behind a router, 8 + 1 memories, top 2"},
+    .ways = R"([{},
+                {"shared_mem": false, "norm_first": false, "num_kv_heads": 1},
+                {"norm_first": false, "attn": {"layers": [1], "num_heads": 4}}])"};
 
 }  // namespace mneme

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/families/fla.h"
+#include "models/families/families.h"
 #include "models/families/fla_keys.h"
 
 namespace mneme {
@@ -66,8 +66,6 @@ void ReadHeadsOf(ConfigReader& reader, int model_dim, ModelConfig& config, Hgrn2
   reader.Keep("expand_ratio", mixer.key_dim);
 }
 
-}  // namespace
-
 NetworkMaker ReadHgrn2(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const StackKeys stack =
       ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
@@ -100,5 +98,19 @@ NetworkMaker ReadHgrn2(absl::string_view model_type, ConfigReader& reader, Model
     return StackNetwork(stack, Hybrid(attention, memory))(builder);
   };
 }
+
+}  // namespace
+
+const Architecture kHgrn2 = {
+    .model_type = "hgrn2",
+    .read = ReadHgrn2,
+    .coarsest_state = DType::kF16,
+    .example = {.keys = R"({"num_heads": null, "expand_ratio": 128, "use_lower_bound": true,
+                            "use_short_conv": false, "conv_size": 4})",
+                .tiny = R"({"num_heads": null, "expand_ratio": 32})",
+                .summary = "8 heads of 128 x 128"},
+    .ways = R"([{},
+                {"use_short_conv": true},
+                {"attn": {"layers": [0], "num_heads": 4, "rope_theta": 500}}])"};
 
 }  // namespace mneme

@@ -1,11 +1,13 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "models/families/fla.h"
+#include "models/families/families.h"
 #include "models/families/fla_keys.h"
 #include "models/mixers/kimi_delta_attention.h"
 
 namespace mneme {
+
+namespace {
 
 NetworkMaker ReadKda(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const StackKeys stack =
@@ -30,5 +32,20 @@ NetworkMaker ReadKda(absl::string_view model_type, ConfigReader& reader, ModelCo
                         return MakeKimiDeltaAttention(builder, mixer);
                       }));
 }
+
+}  // namespace
+
+const Architecture kKda = {
+    .model_type = "kda",
+    .read = ReadKda,
+    .coarsest_state = DType::kF16,
+    .example = {.keys = R"({"num_heads": 8, "num_v_heads": null, "head_dim": 128,
+                            "expand_v": 1.0, "use_short_conv": true, "conv_size": 4,
+                            "lower_bound": null, "allow_neg_eigval": false})",
+                .tiny = R"({"head_dim": 32})",
+                .summary = "8 heads of 128 x 128"},
+    .ways = R"([{},
+                {"num_v_heads": 4, "use_short_conv": false, "lower_bound": -5},
+                {"attn": {"layers": [1], "num_heads": 2, "window_size": 30}}])"};
 
 }  // namespace mneme

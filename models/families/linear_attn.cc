@@ -1,8 +1,10 @@
-#include "models/families/fla.h"
+#include "models/families/families.h"
 #include "models/families/fla_keys.h"
 #include "models/mixers/linear_attention.h"
 
 namespace mneme {
+
+namespace {
 
 NetworkMaker ReadLinearAttn(absl::string_view model_type, ConfigReader& reader,
                             ModelConfig& config) {
@@ -44,5 +46,35 @@ NetworkMaker ReadLinearAttn(absl::string_view model_type, ConfigReader& reader,
              [mixer](const LayerBuilder& builder) { return MakeLinearAttention(builder, mixer); }),
       mixer.routing);
 }
+
+}  // namespace
+
+const Architecture kLinearAttn = {
+    .model_type = "linear_attn",
+    .read = ReadLinearAttn,
+    .coarsest_state = DType::kF16,
+    .example = {.keys = R"({"num_heads": 4, "num_kv_heads": null, "expand_k": 1.0,
+                            "expand_v": 1.0, "feature_map": "elementwise_product",
+                            "tie_feature_map_qk": false, "norm_q": false, "norm_k": false,
+                            "norm_feature_map": false})",
+                .summary = "4 heads of 256 x 256"},
+    .ways = R"([{},
+                {"feature_map": "hedgehog", "norm_feature_map": true},
+                {"feature_map": "elu", "num_kv_heads": 1, "norm_feature_map": true},
+                {"attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 2}}])"};
+
+const Architecture kMomLinearAttn = {
+    .model_type = "mom_linear_attn",
+    .read = ReadLinearAttn,
+    .coarsest_state = DType::kF16,
+    .example = {.keys = R"({"num_heads": 4, "num_kv_heads": null, "expand_k": 1.0,
+                            "expand_v": 1.0, "feature_map": "elementwise_product",
+                            "tie_feature_map_qk": false, "norm_q": false, "norm_k": false,
+                            "norm_feature_map": false, "num_memories": 4, "topk": 2,
+                            "shared_mem": true})",
+                .summary = "the same behind a router, 4 + 1 memories, top 2"},
+    .ways = R"([{},
+                {"shared_mem": false, "feature_map": "t2r"},
+                {"attn": {"layers": [0], "num_heads": 4}}])"};
 
 }  // namespace mneme

@@ -1,9 +1,8 @@
-#include "models/families/llama.h"
-
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "models/blocks/residual_block.h"
+#include "models/families/families.h"
 #include "models/families/stack_keys.h"
 #include "models/feed_forwards/gated_mlp.h"
 #include "models/mixers/attention.h"
@@ -101,8 +100,6 @@ AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Default
   return attention;
 }
 
-}  // namespace
-
 NetworkMaker ReadLlama(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const Defaults& defaults = model_type == kMistral.model_type ? kMistral : kLlama;
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
@@ -134,5 +131,11 @@ NetworkMaker ReadLlama(absl::string_view model_type, ConfigReader& reader, Model
   parts.block = [block](const LayerBuilder& builder) { return MakeResidualBlock(builder, block); };
   return [parts](const NetworkBuilder& builder) { return MakeLanguageModel(builder, parts); };
 }
+
+}  // namespace
+
+const Architecture kLlama = {.model_type = "llama", .read = ReadLlama};
+
+const Architecture kMistral = {.model_type = "mistral", .read = ReadLlama};
 
 }  // namespace mneme

@@ -1,9 +1,11 @@
-#include "models/families/mamba.h"
-
-#include "models/families/mamba_keys.h"
 #include "models/mixers/mamba.h"
 
+#include "models/families/families.h"
+#include "models/families/mamba_keys.h"
+
 namespace mneme {
+
+namespace {
 
 NetworkMaker ReadMamba(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const bool falcon = model_type == "falcon_mamba";  // which is transformers' alone
@@ -32,5 +34,12 @@ NetworkMaker ReadMamba(absl::string_view model_type, ConfigReader& reader, Model
               .mixer = [mixer](const LayerBuilder& builder) { return MakeMamba(builder, mixer); },
               .feed_forward = nullptr});
 }
+
+}  // namespace
+
+const Architecture kMamba = {.model_type = "mamba", .read = ReadMamba, .ways = R"([{},
+                {"state_size": 20, "conv_kernel": 3, "use_bias": true, "use_conv_bias": false}])"};
+
+const Architecture kFalconMamba = {.model_type = "falcon_mamba", .read = ReadMamba, .ways = "[{}]"};
 
 }  // namespace mneme

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "models/families/mamba.h"
+#include "models/families/families.h"
 #include "models/families/mamba_keys.h"
 
 namespace mneme {
@@ -49,8 +49,6 @@ int ReadNormGroups(ConfigReader& reader, bool fla, const Mamba2Config& mixer) {
   return groups;
 }
 
-}  // namespace
-
 NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   const bool fla = ReadMambaFormat(reader) == MambaFormat::kFla;
   const MambaStackDefaults transformers_defaults = {
@@ -88,5 +86,12 @@ NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& co
               .mixer = [mixer](const LayerBuilder& builder) { return MakeMamba2(builder, mixer); },
               .feed_forward = nullptr});
 }
+
+}  // namespace
+
+const Architecture kMamba2 = {
+    .model_type = "mamba2", .read = ReadMamba2, .coarsest_state = DType::kF16, .ways = R"([{},
+                {"n_groups": 4, "conv_kernel": 2, "use_bias": true, "head_dim": 16,
+                 "num_heads": 8, "time_step_limit": [0.02, 0.05]}])"};
 
 }  // namespace mneme

@@ -1,9 +1,11 @@
 #include "absl/strings/str_cat.h"
-#include "models/families/fla.h"
+#include "models/families/families.h"
 #include "models/families/fla_keys.h"
 #include "models/mixers/retention.h"
 
 namespace mneme {
+
+namespace {
 
 NetworkMaker ReadRetNet(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   constexpr int kMostKeyDim = 256;  // upstream's
@@ -28,5 +30,19 @@ NetworkMaker ReadRetNet(absl::string_view model_type, ConfigReader& reader, Mode
                         return MakeRetention(builder, mixer);
                       }));
 }
+
+}  // namespace
+
+const Architecture kRetNet = {
+    .model_type = "retnet",
+    .read = ReadRetNet,
+    .coarsest_state = DType::kF16,
+    .example = {.keys = R"({"hidden_ratio": 2, "num_heads": 4, "num_kv_heads": null,
+                            "expand_k": 1.0, "expand_v": 2.0, "feature_map": null,
+                            "use_output_gate": true})",
+                .summary = "4 heads of 256 x 512"},
+    .ways = R"([{},
+                {"num_heads": 4, "num_kv_heads": 2},
+                {"attn": {"layers": [0], "num_heads": 2, "window_size": 21}}])"};
 
 }  // namespace mneme

@@ -1,9 +1,11 @@
 #include "models/mixers/rwkv6.h"
 
-#include "models/families/fla.h"
+#include "models/families/families.h"
 #include "models/families/rwkv_keys.h"
 
 namespace mneme {
+
+namespace {
 
 NetworkMaker ReadRwkv6(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   constexpr int kMostRank = 1 << 14;
@@ -21,5 +23,12 @@ NetworkMaker ReadRwkv6(absl::string_view, ConfigReader& reader, ModelConfig& con
       keys, [mixer](const LayerBuilder& builder) { return MakeRwkv6(builder, mixer); },
       ChannelMix::kReceptance);
 }
+
+}  // namespace
+
+const Architecture kRwkv6 = {
+    .model_type = "rwkv6", .read = ReadRwkv6, .coarsest_state = DType::kF16, .ways = R"([{},
+                {"num_heads": 4, "expand_k": 1.0, "expand_v": 2.0, "norm_first": false},
+                {"attn": {"layers": [0], "num_heads": 4, "window_size": 21}}])"};
 
 }  // namespace mneme

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "models/families/fla.h"
+#include "models/families/families.h"
 #include "models/families/rwkv_keys.h"
 
 namespace mneme {
@@ -76,8 +76,6 @@ int ReadRank(ConfigReader& reader, const char* key, int otherwise, double if_nul
   return reader.Int(key, otherwise, 1, kMostRank);
 }
 
-}  // namespace
-
 NetworkMaker ReadRwkv7(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   const RwkvKeys keys = ReadRwkvKeys(reader, /*default_ratio=*/4, config);
   const int model_dim = keys.stack.model_dim;
@@ -102,5 +100,12 @@ NetworkMaker ReadRwkv7(absl::string_view, ConfigReader& reader, ModelConfig& con
       keys, [mixer](const LayerBuilder& builder) { return MakeRwkv7(builder, mixer); },
       ChannelMix::kPlain, /*first_values=*/mixer.heads * mixer.value_dim);
 }
+
+}  // namespace
+
+const Architecture kRwkv7 = {
+    .model_type = "rwkv7", .read = ReadRwkv7, .coarsest_state = DType::kF16, .ways = R"([{},
+                {"head_dim": 16, "value_dim": 128, "norm_bias": false},
+                {"attn": {"layers": [1], "num_heads": 2, "qkv_bias": true}}])"};
 
 }  // namespace mneme

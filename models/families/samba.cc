@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/families/attention_keys.h"
-#include "models/families/mamba.h"
+#include "models/families/families.h"
 #include "models/families/mamba_keys.h"
 #include "models/feed_forwards/gated_mlp.h"
 
@@ -15,8 +15,6 @@ nlohmann::json DefaultAttention() {
   for (unsigned layer = 1; layer < kLayers; layer += 2) attn["layers"].push_back(layer);
   return attn;
 }
-
-}  // namespace
 
 NetworkMaker ReadSamba(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   StackKeys stack = ReadMambaStack(
@@ -40,5 +38,10 @@ NetworkMaker ReadSamba(absl::string_view, ConfigReader& reader, ModelConfig& con
                          return MakeGatedMlp(builder, mlp_dim);
                        }});
 }
+
+}  // namespace
+
+const Architecture kSamba = {
+    .model_type = "samba", .read = ReadSamba, .ways = R"([{}, {"attn": null}])"};
 
 }  // namespace mneme

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "models/families/families.h"
 #include "models/families/titans_parts.h"
 #include "models/mixers/memory_and_attention.h"
 #include "models/mixers/memory_as_context.h"
@@ -232,8 +233,6 @@ MixerMaker ReadMixer(ConfigReader& reader, Variant variant, const NeuralMemoryCo
   return [mixer](const LayerBuilder& builder) { return MakeMemoryAsLayer(builder, mixer); };
 }
 
-}  // namespace
-
 NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   if (reader.Has("architecture_variant")) return ReadTitansOfAutomodel(reader, config);
   reader.Require({"variant", "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size",
@@ -266,5 +265,9 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
 
   return TitansNetwork(stack, memory.memory.prefix, mixer);
 }
+
+}  // namespace
+
+const Architecture kTitans = {.model_type = "titans", .read = ReadTitans};
 
 }  // namespace mneme

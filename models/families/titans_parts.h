@@ -1,4 +1,4 @@
-// What the formats of Titans checkpoints share.
+// The parts that the formats of Titans checkpoints share.
 #pragma once
 
 #include <functional>

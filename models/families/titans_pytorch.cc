@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "models/families/families.h"
 #include "models/families/stack_keys.h"
-#include "models/families/titans.h"
 #include "models/families/titans_parts.h"
 #include "models/networks/titans_pytorch_network.h"
 
@@ -237,8 +237,6 @@ PersistentAttentionConfig ReadAttention(ConfigReader& reader, int positions) {
   return attention;
 }
 
-}  // namespace
-
 NetworkMaker ReadTitansPytorch(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   reader.Require({"num_tokens", "dim", "depth", "segment_len"});
   RefuseUnlessNull(reader, "token_emb", "null: the embedding is \"token_emb.weight\"");
@@ -291,5 +289,10 @@ NetworkMaker ReadTitansPytorch(absl::string_view, ConfigReader& reader, ModelCon
   return
       [parts](const NetworkBuilder& builder) { return MakeTitansPytorchNetwork(builder, parts); };
 }
+
+}  // namespace
+
+const Architecture kTitansPytorch = {.model_type = "titans_mac_lucidrains",
+                                     .read = ReadTitansPytorch};
 
 }  // namespace mneme

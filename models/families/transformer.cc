@@ -1,12 +1,13 @@
-#include "models/families/transformer.h"
-
 #include <nlohmann/json.hpp>
 
 #include "models/families/attention_keys.h"
+#include "models/families/families.h"
 #include "models/families/fla_keys.h"
 #include "models/mixers/attention.h"
 
 namespace mneme {
+
+namespace {
 
 NetworkMaker ReadTransformer(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   const StackKeys stack =
@@ -23,5 +24,15 @@ NetworkMaker ReadTransformer(absl::string_view, ConfigReader& reader, ModelConfi
     return MakeAttention(builder, attention);
   });
 }
+
+}  // namespace
+
+const Architecture kTransformer = {
+    .model_type = "transformer",
+    .read = ReadTransformer,
+    .example = {.keys = R"({"num_heads": 16, "num_kv_heads": null, "qkv_bias": false,
+                            "qk_norm": false, "window_size": null, "rope_theta": 10000.0})",
+                .tiny = R"({"num_heads": 4, "num_kv_heads": 2})",
+                .summary = "attention alone, 16 heads of 64"}};
 
 }  // namespace mneme

@@ -1,10 +1,9 @@
-#include "models/families/ttt.h"
-
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "models/blocks/residual_block.h"
+#include "models/families/families.h"
 #include "models/families/stack_keys.h"
 #include "models/feed_forwards/gated_mlp.h"
 #include "models/mixers/test_time_training.h"
@@ -41,8 +40,6 @@ TestTimeTrainingConfig ReadMemory(ConfigReader& reader, int model_dim) {
   return memory;
 }
 
-}  // namespace
-
 NetworkMaker ReadTtt(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
   RefuseUnlessNull(reader, "rope_scaling", "null: frequencies are those of rope_theta alone");
@@ -73,5 +70,9 @@ NetworkMaker ReadTtt(absl::string_view, ConfigReader& reader, ModelConfig& confi
   parts.block = [block](const LayerBuilder& builder) { return MakeResidualBlock(builder, block); };
   return [parts](const NetworkBuilder& builder) { return MakeLanguageModel(builder, parts); };
 }
+
+}  // namespace
+
+const Architecture kTtt = {.model_type = "ttt", .read = ReadTtt};
 
 }  // namespace mneme

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/state_row.h"
+#include "models/mixers/memory_fields.h"
 
 namespace mneme {
 namespace {
@@ -65,29 +65,17 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder,
 
   const int memories = config.all_memories();
   const int history = static_cast<int>(memory.q_conv_.shape[1]) - 1;
-  const StateFormat& format = builder.network.state_format;
   const bool bf16 = std::all_of(convolved.begin(), convolved.end(), [](const Projection* from) {
     return from->weights.front().dtype == DType::kBF16;
   });
-  const DType window_dtype = bf16 ? format.bf16_window_dtype : format.window_dtype;
   memory.pending_ = PendingFields(builder);
-  memory.written_ = builder.AddState({.name = "written", .dtype = DType::kU8, .shape = {memories}});
-  // Memories that were never written are read as zeros.
-  const auto field = [&](const char* name, DType dtype, Shape shape) {
-    return StateField{.name = name,
-                      .dtype = dtype,
-                      .shape = shape,
-                      .guard = StateGuard::kFlags,
-                      .flags = memory.written_.index};
-  };
-  memory.q_window_ = builder.AddState(field("q_window", window_dtype, {memories, history, keys}));
-  memory.k_window_ = builder.AddState(field("k_window", window_dtype, {memories, history, keys}));
-  memory.v_window_ = builder.AddState(field("v_window", window_dtype, {memories, history, values}));
-  StateField matrices = field("memory", format.memory_dtype,
-                              {memories, config.value_heads, config.value_dim,
-                               StateRowPitch(format.memory_dtype, config.key_dim)});
-  matrices.row_values = config.key_dim;
-  memory.memory_ = builder.AddState(matrices);
+  const MemoryFields fields = MemoryFields::Flagged(builder, memories);
+  memory.written_ = fields.written();
+  memory.q_window_ = fields.AddWindow("q_window", history, keys, bf16);
+  memory.k_window_ = fields.AddWindow("k_window", history, keys, bf16);
+  memory.v_window_ = fields.AddWindow("v_window", history, values, bf16);
+  memory.memory_ =
+      fields.AddMatrices("memory", config.value_heads, config.value_dim, config.key_dim);
   memory.pending_.Add(builder, memory.memory_,
                       {.memories = memories,
                        .heads = config.heads,

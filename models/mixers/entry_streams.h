@@ -1,4 +1,4 @@
-// What the memories of a layer read of each entry: projections of its token, each through a short
+// The memories of a layer read these of each entry: projections of its token, each through a short
 // convolution and an activation where the rule has them.
 #pragma once
 

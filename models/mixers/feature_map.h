@@ -1,4 +1,4 @@
-// What turns keys and queries into the features that a memory is addressed by.
+// Maps that turn keys and queries into the features that a memory is addressed by.
 #pragma once
 
 #include <cstdint>

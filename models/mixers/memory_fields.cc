@@ -7,8 +7,15 @@
 namespace mneme {
 
 MemoryFields::MemoryFields(const LayerBuilder& builder, const RoutingConfig& routing, bool prefix)
-    : builder_(builder), memories_(routing.all_memories()), prefix_(prefix) {
-  if (!routing.routed()) return;
+    : MemoryFields(builder, routing.all_memories(), routing.routed(), prefix) {}
+
+MemoryFields MemoryFields::Flagged(const LayerBuilder& builder, int memories) {
+  return MemoryFields(builder, memories, /*flags=*/true, /*prefix=*/false);
+}
+
+MemoryFields::MemoryFields(const LayerBuilder& builder, int memories, bool flags, bool prefix)
+    : builder_(builder), memories_(memories), prefix_(prefix) {
+  if (!flags) return;
   written_ = builder.AddState({.name = "written", .dtype = DType::kU8, .shape = {memories_}});
 }
 
@@ -28,10 +35,15 @@ StateField MemoryFields::Add(absl::string_view name, DType dtype, Shape shape,
 
 StateField MemoryFields::AddWindow(absl::string_view name, int history,
                                    const Projection& projection) const {
+  return AddWindow(name, history, projection.out(),
+                   projection.weights.front().dtype == DType::kBF16);
+}
+
+StateField MemoryFields::AddWindow(absl::string_view name, int history, int channels,
+                                   bool bf16) const {
   const StateFormat& format = builder_.network.state_format;
-  const bool bf16 = projection.weights.front().dtype == DType::kBF16;
   return Add(name, bf16 ? format.bf16_window_dtype : format.window_dtype,
-             {memories_, history, projection.out()}, 0);
+             {memories_, history, channels}, 0);
 }
 
 StateField MemoryFields::AddMatricesAs(DType dtype, absl::string_view name, int heads,

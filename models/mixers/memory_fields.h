@@ -17,6 +17,8 @@ namespace mneme {
 class MemoryFields {
  public:
   MemoryFields(const LayerBuilder& builder, const RoutingConfig& routing, bool prefix = false);
+  // With a flag for each of `memories`, be there a router or not.
+  static MemoryFields Flagged(const LayerBuilder& builder, int memories);
 
   const LayerBuilder& builder() const { return builder_; }
   // DispatchArgs::written. A field without bytes where there is no router.
@@ -24,6 +26,8 @@ class MemoryFields {
 
   // The last `history` raw inputs of a convolution of what `projection` gives, for each memory.
   StateField AddWindow(absl::string_view name, int history, const Projection& projection) const;
+  // The same of `channels`, where `bf16`: all projections that give them are of bf16.
+  StateField AddWindow(absl::string_view name, int history, int channels, bool bf16) const;
   // Matrices [heads, value_dim, key_dim] for each memory, as MatrixMemory keeps them.
   StateField AddMatrices(absl::string_view name, int heads, int value_dim, int key_dim) const;
   // The same, in f32 where other matrices have fewer bits.
@@ -32,6 +36,7 @@ class MemoryFields {
   StateField AddExactVector(absl::string_view name, int channels) const;
 
  private:
+  MemoryFields(const LayerBuilder& builder, int memories, bool flags, bool prefix);
   StateField Add(absl::string_view name, DType dtype, Shape shape, int row_values) const;
   StateField AddMatricesAs(DType dtype, absl::string_view name, int heads, int value_dim,
                            int key_dim) const;

@@ -1,4 +1,4 @@
-// What leads a step's tokens to the memories of a layer: a router that chooses some of several
+// The way of a step's tokens to the memories of a layer: a router that chooses some of several
 // memories for each token (Du et al., arXiv:2502.13685), or nothing, where there is one memory.
 #pragma once
 

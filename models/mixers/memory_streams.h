@@ -9,7 +9,7 @@
 
 namespace mneme {
 
-// What the memories of a layer read of each entry (EntryStreams), as far as it is made, and what is
+// The streams that memories of a layer read (EntryStreams), as far as they are made, and what is
 // left to do: Run() does it with the rule that reads it, as one operation where the device has one,
 // Finish() without. Until then streams are described, not computed.
 class MemoryStreams {

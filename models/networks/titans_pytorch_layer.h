@@ -11,13 +11,13 @@
 
 namespace mneme {
 
-// What travels from layer to layer. What layers give to others is written where `history` has room
+// This travels from layer to layer. What layers give to others is written where `history` has room
 // for it: the inputs and outputs of attention and of the feed-forward network, behind the input of
 // a memory.
 struct TitansPytorchStream {
   TensorView streams;  // [tokens, streams, model_dim] act
   TensorView history;  // [1 + 4 layers, tokens, model_dim] act, or empty
-  // What the last branch left, and room for what one leaves where the history has none.
+  // The last branch's write, and room for what a branch leaves where the history has none.
   StreamWrite last;
   TensorView output;  // [tokens, model_dim] act
   TensorView post;    // [tokens, streams] act

@@ -231,7 +231,7 @@ TEST_P(AttentionTest, StoresTheStepsRowsAndTouchesNothingElse) {
 INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
 
-// By hand: equal scores weigh equally, and a window of one sees its own value.
+// Cases made by hand: equal scores weigh equally, and a window of one sees its own value.
 class AttentionByHandTest : public testing::TestWithParam<BackendUnderTest> {};
 
 TEST_P(AttentionByHandTest, FlatScoresGiveTheMeanOfTheValues) {

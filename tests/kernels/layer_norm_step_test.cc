@@ -276,7 +276,7 @@ TEST_F(CudaLayerNormStepTest, ProductsAreAddedToTheRowsFromAPositionOn) {
       const bool fused = hopper && rows <= 256;
       for (const DType x : {DType::kF32, DType::kBF16}) {
         ExpectAdded({rows, 768, {768}, biases}, DType::kBF16, DType::kBF16, x, fused);
-        // Of many rows cuBLAS takes the longer sums, if they are of all rows.
+        // With many rows cuBLAS takes the longer sums, if they are of all rows.
         ExpectAdded({rows, 3072, {768}, biases}, DType::kBF16, DType::kBF16, x, fused, rows >= 65);
       }
     }

@@ -1,57 +1,79 @@
 // Layers with attention in config.json (`attn`): what is refused, what counts, what is told of.
 
+#include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/architecture.h"
 #include "models/model_config.h"
 #include "tests/models/config_keys.h"
+#include "tests/models/conformance_specs.h"
 
 namespace mneme {
 namespace {
 
+using nlohmann::ordered_json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Those whose layers can have attention in place of their memory.
-const std::vector<std::string>& AttentionTypes() {
-  static const auto* const types = new std::vector<std::string>{"mom",
-                                                                "mom_gated_deltanet",
-                                                                "gated_deltanet",
-                                                                "linear_attn",
-                                                                "retnet",
-                                                                "gla",
-                                                                "delta_net",
-                                                                "kda",
-                                                                "hgrn2",
-                                                                "gsa",
-                                                                "mom_gla",
-                                                                "mom_linear_attn",
-                                                                "mom_gsa",
-                                                                "rwkv6",
-                                                                "rwkv7",
-                                                                "samba"};
+// Those whose layers can have attention in place of their memory, with the keys of their networks
+// that have some: of 64 channels and four layers.
+const std::map<std::string, ordered_json>& AttentionTypes() {
+  static const auto* const types = [] {
+    auto* const found = new std::map<std::string, ordered_json>;
+    for (const Architecture& architecture : Architectures()) {
+      const std::string type = architecture.model_type;
+      for (const ModelSpec& spec : ConformanceSpecs(type)) {
+        if (spec.config.value("attn", ordered_json()).is_null()) continue;
+        ordered_json keys = spec.config;
+        keys.update({{"hidden_size", 64}, {"num_hidden_layers", 4}});
+        keys.erase("model_type");
+        keys.erase("attn");
+        found->emplace(type, keys);
+        break;
+      }
+    }
+    return found;
+  }();
   return *types;
 }
 bool IsMom(const std::string& type) { return type.starts_with("mom"); }
 
-// A configuration of 64 channels and four layers.
+// These with `attn`, or without it.
 std::string Keys(const std::string& type, const std::string& attn) {
-  std::string keys = R"("hidden_size": 64, "num_hidden_layers": 4)";
-  if (type == "hgrn2") absl::StrAppend(&keys, R"(, "expand_ratio": 16)");
-  if (type == "mom_gsa") absl::StrAppend(&keys, R"(, "norm_first": false)");
-  return attn.empty() ? keys : absl::StrCat(keys, ", \"attn\": ", attn);
+  ordered_json keys = AttentionTypes().at(type);
+  if (!attn.empty()) keys["attn"] = ordered_json::parse(attn);
+  const std::string object = keys.dump();
+  return object.substr(1, object.size() - 2);
 }
 uint64_t Fingerprint(const std::string& type, const std::string& attn) {
   return FingerprintOf(type, Keys(type, attn));
 }
 
+// What ConformanceSpecs has is what all of these tests are about: a family that reads `attn` and
+// has no network with it would go untested.
+TEST(HybridConfigTest, WhoeverReadsTheKeyHasANetworkWithAttention) {
+  for (const Architecture& architecture : Architectures()) {
+    const std::string type = architecture.model_type;
+    const auto specs = ConformanceSpecs(type);
+    ASSERT_FALSE(specs.empty()) << type;
+    ModelSpec spec = specs.front();
+    spec.config["attn"] = 7;
+    const absl::Status status = ParseModelConfig(ConfigJson(spec), "config.json").status();
+    const bool read = absl::StrContains(status.message(), "key \"attn\" is 7, expected null");
+    EXPECT_EQ(read, AttentionTypes().contains(type)) << type << " " << status;
+  }
+}
+
 TEST(HybridFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
-  for (const std::string& type : AttentionTypes()) {
+  for (const auto& [type, unused] : AttentionTypes()) {
     std::vector<std::string> all = {
         type == "samba" ? "null" : "",
         R"({"layers": [1], "num_heads": 4})",
@@ -75,7 +97,7 @@ TEST(HybridFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
 }
 
 TEST(HybridFingerprintTest, WhatSaysTheSameCountsAsTheSame) {
-  for (const std::string& type : AttentionTypes()) {
+  for (const auto& [type, unused] : AttentionTypes()) {
     const auto same = [&](const std::string& a, const std::string& b) {
       EXPECT_EQ(Fingerprint(type, a), Fingerprint(type, b)) << type << " " << a << " " << b;
     };
@@ -126,7 +148,7 @@ constexpr Bad kBad[] = {
 };
 
 TEST(HybridConfigTest, WhatIsWrongIsRefusedByName) {
-  for (const std::string& type : AttentionTypes()) {
+  for (const auto& [type, unused] : AttentionTypes()) {
     for (const auto& [attn, message] : kBad) {
       const auto config = ConfigOf(type, Keys(type, attn));
       EXPECT_TRUE(absl::IsInvalidArgument(config.status())) << type << " " << attn;
@@ -136,7 +158,7 @@ TEST(HybridConfigTest, WhatIsWrongIsRefusedByName) {
 }
 
 TEST(HybridConfigTest, WhatIsWrongInAListIsRefusedByItsPlace) {
-  for (const std::string& type : AttentionTypes()) {
+  for (const auto& [type, unused] : AttentionTypes()) {
     const char* good = R"({"layers": [1], "num_heads": 4})";
     const auto list = [&](const std::string& other) {
       return ConfigOf(type, Keys(type, absl::StrCat("[", good, ", ", other, "]"))).status();
@@ -155,7 +177,7 @@ TEST(HybridConfigTest, WhatIsWrongInAListIsRefusedByItsPlace) {
 }
 
 TEST(HybridConfigTest, LayersThatThereAreNotAreRefusedAndOfSambaLeftOut) {
-  for (const std::string& type : AttentionTypes()) {
+  for (const auto& [type, unused] : AttentionTypes()) {
     const auto config = ConfigOf(type, Keys(type, R"({"layers": [1, 4], "num_heads": 4})"));
     if (type == "samba") {
       EXPECT_TRUE(config.ok()) << config.status();
@@ -167,7 +189,7 @@ TEST(HybridConfigTest, LayersThatThereAreNotAreRefusedAndOfSambaLeftOut) {
 }
 
 TEST(HybridConfigTest, WarningsAreOfMistakesOnly) {
-  for (const std::string& type : AttentionTypes()) {
+  for (const auto& [type, unused] : AttentionTypes()) {
     const auto warnings = [&](const std::string& attn) {
       const auto config = ConfigOf(type, Keys(type, attn));
       EXPECT_TRUE(config.ok()) << type << " " << config.status();
@@ -190,7 +212,7 @@ TEST(HybridConfigTest, WarningsAreOfMistakesOnly) {
 }
 
 TEST(HybridConfigTest, AttentionHasTheTensorsAndTheStateOfItsLayers) {
-  for (const std::string& type : AttentionTypes()) {
+  for (const auto& [type, unused] : AttentionTypes()) {
     const auto config =
         ConfigOf(type, Keys(type, R"({"layers": [1, 2], "num_heads": 4, "num_kv_heads": 1,
                              "window_size": 24})"));

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gtest/gtest.h"
 #include "models/model_config.h"
 #include "models/state_layout.h"
 #include "models/weight_recorder.h"
@@ -54,5 +55,21 @@ constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr absl::StatusCode kUnimplemented = absl::StatusCode::kUnimplemented;
 
 void ExpectRefused(const BadKeys& bad);
+
+// Those of the rules that have a family's example: a rule's test instantiates it with its own.
+class BadMatrixKeysTest : public testing::TestWithParam<BadKeys> {};
+std::string BadKeysName(const testing::TestParamInfo<BadKeys>& info);
+
+// Keys of every stack of layers, each with another value than the default; and none.
+std::vector<std::string> StackKeyChanges();
+// Expects that each of `keys`, which all differ from the defaults and from each other, makes
+// another fingerprint, and another one than those of a stack do.
+void ExpectEachKeyCounts(const std::string& model_type, const std::vector<std::string>& keys);
+void ExpectTheSame(const std::string& model_type, const std::string& a, const std::string& b);
+
+// Bytes of a session's state in a network of one layer, whose layout shows what keys mean.
+int64_t LayerBytes(const std::string& model_type, const std::string& keys);
+// Expects of a shape what documents say of it: parameters, rounded, and bytes of a session's state.
+void ExpectSize(const std::string& shape, double millions, int64_t slab_bytes);
 
 }  // namespace mneme

@@ -9,75 +9,6 @@
 namespace mneme {
 namespace {
 
-struct Variant {
-  const char* model_type;
-  const char* changes;  // of the tiny shape
-};
-constexpr Variant kVariants[] = {
-    {"linear_attn", "{}"},
-    {"linear_attn", R"({"feature_map": "hedgehog", "norm_feature_map": true})"},
-    {"linear_attn", R"({"feature_map": "elu", "num_kv_heads": 1, "norm_feature_map": true})"},
-    {"linear_attn", R"({"attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 2}})"},
-    {"retnet", "{}"},
-    {"retnet", R"({"num_heads": 4, "num_kv_heads": 2})"},
-    {"retnet", R"({"attn": {"layers": [0], "num_heads": 2, "window_size": 21}})"},
-    {"gla", "{}"},
-    {"gla", R"({"num_kv_heads": 1, "use_short_conv": true})"},
-    {"gla", R"({"attn": {"layers": [1], "num_heads": 4, "qkv_bias": true}})"},
-    {"delta_net", "{}"},
-    {"delta_net", R"({"use_short_conv": false, "use_beta": false, "use_gate": true})"},
-    {"delta_net",
-     R"({"attn": [{"layers": [0], "num_heads": 4}, {"layers": [1], "num_heads": 2}]})"},
-    {"kda", "{}"},
-    {"kda", R"({"num_v_heads": 4, "use_short_conv": false, "lower_bound": -5})"},
-    {"kda", R"({"attn": {"layers": [1], "num_heads": 2, "window_size": 30}})"},
-    {"hgrn2", "{}"},
-    {"hgrn2", R"({"use_short_conv": true})"},
-    {"hgrn2", R"({"attn": {"layers": [0], "num_heads": 4, "rope_theta": 500}})"},
-    {"gsa", "{}"},
-    {"gsa", R"({"num_kv_heads": 1, "use_short_conv": true, "num_slots": 24})"},
-    {"gsa", R"({"attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 1}})"},
-    {"rwkv6", "{}"},
-    {"rwkv6", R"({"num_heads": 4, "expand_k": 1.0, "expand_v": 2.0, "norm_first": false})"},
-    {"rwkv6", R"({"attn": {"layers": [0], "num_heads": 4, "window_size": 21}})"},
-    {"rwkv7", "{}"},
-    {"rwkv7", R"({"head_dim": 16, "value_dim": 128, "norm_bias": false})"},
-    {"rwkv7", R"({"attn": {"layers": [1], "num_heads": 2, "qkv_bias": true}})"},
-    {"gpt2", "{}"},
-    {"gpt2", R"({"n_head": 2, "n_inner": 96, "scale_attn_by_inverse_layer_idx": true})"},
-    {"gpt2_with_memoria", "{}"},
-    {"gpt2_with_memoria", R"({"memoria_lifespan_extend_scale": 300})"},  // more than are counted
-    // What is left out of the others, and engrams that die as short-term ones.
-    {"gpt2_with_memoria", R"({"memoria_profile": "upstream_1_1", "memoria_initial_lifespan": 2,
-                              "memoria_ltm_ties": "oldest"})"},
-    {"gpt2_with_memoria", R"({"memoria_profile": "paper", "memoria_num_memories": null,
-                              "memoria_stm_capacity": 9, "tie_word_embeddings": true})"},
-    {"bert", "{}"},
-    {"roberta", R"({"hidden_act": "relu", "type_vocab_size": 3})"},
-    {"memoria_bert", "{}"},
-    {"memoria_bert", R"({"memoria_profile": "upstream_1_1", "memoria_initial_lifespan": 2,
-                         "memoria_ltm_ties": "oldest", "memory_layer_index": 1})"},
-    {"memoria_roberta", R"({"memoria_profile": "paper", "segment_tokens": 9})"},
-    {"mamba", "{}"},
-    {"mamba", R"({"state_size": 20, "conv_kernel": 3, "use_bias": true, "use_conv_bias": false})"},
-    {"falcon_mamba", "{}"},
-    {"mamba2", "{}"},
-    {"mamba2", R"({"n_groups": 4, "conv_kernel": 2, "use_bias": true, "head_dim": 16,
-                   "num_heads": 8, "time_step_limit": [0.02, 0.05]})"},
-    {"samba", "{}"},
-    {"samba", R"({"attn": null})"},
-    {"mom_linear_attn", "{}"},
-    {"mom_linear_attn", R"({"shared_mem": false, "feature_map": "t2r"})"},
-    {"mom_linear_attn", R"({"attn": {"layers": [0], "num_heads": 4}})"},
-    {"mom_gla", "{}"},
-    {"mom_gla", R"({"single_kv_proj": true})"},
-    {"mom_gla", R"({"shared_mem": false, "use_short_conv": true})"},
-    {"mom_gla", R"({"attn": {"layers": [1], "num_heads": 4, "window_size": 30}})"},
-    {"mom_gsa", "{}"},
-    {"mom_gsa", R"({"shared_mem": false, "norm_first": false, "num_kv_heads": 1})"},
-    {"mom_gsa", R"({"norm_first": false, "attn": {"layers": [1], "num_heads": 4}})"},
-};
-
 // A tiny shape with weights large enough for every part to matter.
 ModelSpec AttentionSpec(absl::string_view shape) {
   ModelSpec spec = *SpecOfShape(shape);
@@ -214,9 +145,10 @@ std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
                  {{"layers", {3}}, {"num_heads", 2}, {"qkv_bias", true}, {"rope_theta", 500}}};
     specs.push_back(spec.ToModelSpec());
   }
-  for (const Variant& variant : kVariants) {
-    if (model_type == variant.model_type) {
-      specs.push_back(MatrixSpec(model_type, nlohmann::ordered_json::parse(variant.changes)));
+  for (const Architecture& architecture : Architectures()) {
+    if (model_type != architecture.model_type) continue;
+    for (const auto& way : nlohmann::ordered_json::parse(architecture.ways)) {
+      specs.push_back(MatrixSpec(model_type, way));
     }
   }
   if (model_type == "transformer") return TransformerSpecs();

@@ -13,8 +13,9 @@
 
 namespace mneme {
 
-// One network for each of the model_type's ways to keep a state; none for a model_type that is not
-// known here.
+// One network for each of the model_type's ways to keep a state: those that it registered
+// (Architecture::ways), and those that need more than other keys. None for a model_type that has
+// neither.
 std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type);
 
 // Every model_type that classifies texts, or every one that generates.

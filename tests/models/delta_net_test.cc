@@ -1,4 +1,4 @@
-// DeltaNet against plain equations.
+// DeltaNet against plain equations, and its keys.
 
 #include <algorithm>
 #include <cmath>
@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/models/config_keys.h"
 #include "tests/models/plain_network.h"
 
 namespace mneme {
@@ -66,6 +67,38 @@ TEST(DeltaNetTest, EveryOptionIsWhatItsEquationSays) {
     ExpectPlain("delta_net", changes, DeltaNet);
   }
 }
+
+TEST(DeltaNetConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  ExpectEachKeyCounts(
+      "delta_net",
+      {R"("num_heads": 8)", R"("expand_k": 0.5)", R"("expand_v": 2)", R"("use_beta": false)",
+       R"("use_gate": true)", R"("use_short_conv": false)", R"("conv_size": 3)",
+       R"("qk_norm": "sum")", R"("qk_activation": "relu")", R"("qk_activation": "elu")",
+       R"("qk_activation": "identity")", R"("allow_neg_eigval": true)"});
+}
+
+TEST(DeltaNetConfigTest, WhatMovesNeitherDoesNotCount) {
+  ExpectTheSame("delta_net", "", R"("use_output_norm": false)");
+}
+
+TEST(DeltaNetConfigTest, MissingKeysAreUpstreamsDefaults) {
+  const int64_t window = 3 * 2048 * 4;
+  EXPECT_EQ(LayerBytes("delta_net", ""), 16 * 128 * 128 * 4 + 3 * window);
+}
+
+TEST(DeltaNetConfigTest, TheExampleIsAsLargeAsDocumentsTell) {
+  ExpectSize("delta-net-340m", 374, 13467648);
+}
+
+constexpr BadKeys kBadDeltaNetKeys[] = {
+    {"delta_activation", "delta_net", R"("qk_activation": "gelu")", kInvalid,
+     "\"qk_activation\" is \"gelu\""},
+    {"delta_norm", "delta_net", R"("qk_norm": "max")", kInvalid, "\"qk_norm\" is \"max\""},
+    {"delta_heads", "delta_net", R"("num_heads": 15)", kInvalid, "a multiple of num_heads (15)"},
+};
+
+INSTANTIATE_TEST_SUITE_P(DeltaNet, BadMatrixKeysTest, testing::ValuesIn(kBadDeltaNetKeys),
+                         BadKeysName);
 
 }  // namespace
 }  // namespace mneme

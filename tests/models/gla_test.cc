@@ -1,4 +1,4 @@
-// Gated linear attention and what it does behind a router, against plain equations.
+// Gated linear attention and what it does behind a router, against plain equations, and its keys.
 
 #include <algorithm>
 #include <cmath>
@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/models/config_keys.h"
 #include "tests/models/plain_network.h"
 
 namespace mneme {
@@ -119,6 +120,71 @@ TEST(MomGlaTest, EveryOptionIsWhatItsEquationSays) {
     ExpectPlain("mom_gla", changes, MomGla);
   }
 }
+
+TEST(GlaConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  ExpectEachKeyCounts(
+      "gla",
+      {R"("num_heads": 8)", R"("num_kv_heads": 2)", R"("expand_k": 1)", R"("expand_v": 2)",
+       R"("feature_map": "relu")", R"("feature_map": "swish")", R"("use_short_conv": true)",
+       R"("use_short_conv": true, "conv_size": 3)", R"("clamp_min": -0.5)", R"("clamp_min": 0)",
+       R"("use_output_gate": false)", R"("elementwise_affine": false)"});
+}
+
+TEST(GlaConfigTest, WhatMovesNeitherDoesNotCount) {
+  ExpectTheSame("gla", "", R"("num_kv_heads": 4)");
+  ExpectTheSame("gla", "", R"("conv_size": 7)");  // without convolutions
+  ExpectTheSame("gla", "", R"("use_gk": false, "use_gv": true)");
+  ExpectTheSame("gla", R"("elementwise_affine": null)", R"("elementwise_affine": false)");
+}
+
+TEST(GlaConfigTest, MissingKeysAreUpstreamsDefaults) {
+  EXPECT_EQ(LayerBytes("gla", ""), 4 * 256 * 512 * 4);
+  EXPECT_EQ(LayerBytes("gla", R"("num_kv_heads": 1)"), 4 * 256 * 512 * 4)
+      << "a state per query head";
+}
+
+TEST(GlaConfigTest, TheExampleIsAsLargeAsDocumentsTell) { ExpectSize("gla-340m", 374, 12582912); }
+
+TEST(MomGlaConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  ExpectEachKeyCounts(
+      "mom_gla",
+      {R"("num_heads": 8)", R"("num_kv_heads": 2)", R"("expand_k": 1)", R"("expand_v": 2)",
+       R"("feature_map": "relu")", R"("use_short_conv": true)", R"("clamp_min": -0.5)",
+       R"("use_output_gate": false)", R"("elementwise_affine": false)", R"("num_memories": 4)",
+       R"("topk": 1)", R"("shared_mem": true)", R"("single_kv_proj": true)"});
+}
+
+TEST(MomGlaConfigTest, WhatMovesNeitherDoesNotCount) {
+  ExpectTheSame("mom_gla", "", R"("capacity": 1.5)");
+}
+
+TEST(MomGlaConfigTest, MissingKeysAreUpstreamsDefaults) {
+  EXPECT_EQ(LayerBytes("mom_gla", ""), 64 + 8 * 4 * 256 * 512 * 4) << "with a flag a memory";
+  EXPECT_EQ(LayerBytes("mom_gla", R"("shared_mem": true)"), 64 + 9 * 4 * 256 * 512 * 4);
+}
+
+TEST(MomGlaConfigTest, TheExampleIsAsLargeAsDocumentsTell) {
+  ExpectSize("mom-gla-340m", 528, 62916096);
+}
+
+constexpr BadKeys kBadGlaKeys[] = {
+    {"gla_heads", "gla", R"("num_heads": 3)", kInvalid, "a multiple of num_heads (3)"},
+    {"gla_kv_heads", "gla", R"("num_kv_heads": 3)", kInvalid,
+     "\"num_kv_heads\" is 3, expected a divisor of num_heads (4)"},
+    {"gla_expand", "gla", R"("expand_v": 0)", kInvalid, "\"expand_v\" is 0"},
+    {"gla_expand_heads", "gla", R"("expand_k": 0.0001)", kInvalid, "\"expand_k\" is 0.0001"},
+    {"gla_map", "gla", R"("feature_map": "gelu")", kUnimplemented,
+     "\"feature_map\" is \"gelu\", which is not supported; expected one of null, \"relu\""},
+    {"gla_clamp", "gla", R"("clamp_min": 0.5)", kInvalid, "\"clamp_min\" is 0.5"},
+    {"gla_act", "gla", R"("hidden_act": "powlu")", kUnimplemented, "\"hidden_act\""},
+    {"gla_conv", "gla", R"("use_short_conv": true, "conv_size": 17)", kInvalid, "\"conv_size\""},
+    {"mom_gla_conv", "mom_gla", R"("use_short_conv": true, "shared_mem": true)", kUnimplemented,
+     "\"use_short_conv\" is true, which is not supported; expected false where shared_mem is true"},
+    {"mom_gla_capacity", "mom_gla", R"("capacity": 0.5)", kUnimplemented, "\"capacity\" is 0.5"},
+    {"mom_gla_top", "mom_gla", R"("topk": 9)", kInvalid, "\"topk\" is 9"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Gla, BadMatrixKeysTest, testing::ValuesIn(kBadGlaKeys), BadKeysName);
 
 }  // namespace
 }  // namespace mneme

@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kStepBegin = 29;  // as in the others
 
+constexpr char kStored[] = "tests/golden";
+
 template <typename T>
 std::vector<T> Values(const SafetensorsFile& file, const char* name, DType dtype) {
   const SafetensorsTensor* tensor = file.header().Find(name);
@@ -30,11 +32,6 @@ std::vector<double> Floats(const SafetensorsFile& file, const char* name) {
   const std::vector<float> values = Values<float>(file, name, DType::kF32);
   return {values.begin(), values.end()};
 }
-
-constexpr const char* kStored[] = {
-    "mom", "gated_deltanet", "retnet", "gla",  "delta_net",  "kda",
-    "gsa", "mamba",          "rwkv7",  "gpt2", "titans_mac",
-};
 
 // N of the tensor "greedy_from_N"; 0 if there is none.
 int GreedyBegin(const SafetensorsFile& file) {
@@ -66,12 +63,22 @@ bool IsGolden(const std::filesystem::path& folder) {
   return GreedyBegin(*file) > 0;
 }
 
+// In the order of the alphabet.
+std::vector<std::string> NamesIn(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;  // no such folder
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (IsGolden(entry.path())) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 }  // namespace
 
 std::string GoldenFolder(const std::string& name) {
-  const std::string stored = "tests/golden/" + name;
-  const std::filesystem::path more = MoreGoldens();
-  if (more.empty() || std::filesystem::exists(stored)) return stored;
+  const std::filesystem::path stored = std::filesystem::path(kStored) / name, more = MoreGoldens();
+  if (more.empty() || std::filesystem::exists(stored)) return stored.string();
   return (more / name).string();
 }
 
@@ -107,17 +114,13 @@ Golden ReadGolden(const std::string& name) {
 }
 
 std::vector<std::string> GoldenNames() {
-  std::vector<std::string> names(std::begin(kStored), std::end(kStored));
-  if (MoreGoldens().empty()) return names;
-  std::vector<std::string> more;
-  for (const auto& entry : std::filesystem::directory_iterator(MoreGoldens())) {
-    const std::string name = entry.path().filename().string();
-    if (std::find(names.begin(), names.end(), name) == names.end() && IsGolden(entry.path())) {
-      more.push_back(name);
-    }
+  std::vector<std::string> names = NamesIn(kStored);
+  const std::filesystem::path more = MoreGoldens();
+  if (more.empty()) return names;
+  for (std::string& name : NamesIn(more)) {
+    if (!std::filesystem::exists(std::filesystem::path(kStored) / name))
+      names.push_back(std::move(name));
   }
-  std::sort(more.begin(), more.end());
-  names.insert(names.end(), more.begin(), more.end());
   return names;
 }
 

@@ -1,4 +1,4 @@
-// Gated slot attention and what it does behind a router, against plain equations.
+// Gated slot attention and what it does behind a router, against plain equations, and its keys.
 
 #include <algorithm>
 #include <cmath>
@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/models/config_keys.h"
 #include "tests/models/plain_network.h"
 
 namespace mneme {
@@ -90,6 +91,60 @@ TEST(MomGsaTest, EveryOptionIsWhatItsEquationSays) {
     ExpectPlain("mom_gsa", changes, MomGsa);
   }
 }
+
+TEST(GsaConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  ExpectEachKeyCounts(
+      "gsa",
+      {R"("num_heads": 8)", R"("num_kv_heads": 2)", R"("expand_k": 0.5)", R"("exapnd_k": 2)",
+       R"("num_slots": 32)", R"("num_slots": null)", R"("feature_map": "relu")",
+       R"("feature_map": "t2r")", R"("gate_logit_normalizer": 16)", R"("use_short_conv": true)",
+       R"("use_short_conv": true, "conv_size": 3)", R"("elementwise_affine": false)"});
+}
+
+TEST(GsaConfigTest, WhatMovesNeitherDoesNotCount) {
+  ExpectTheSame("gsa", R"("exapnd_k": 0.5)", R"("expand_k": 0.5)");
+  ExpectTheSame("gsa", R"("exapnd_k": 2, "expand_k": 0.5)", R"("expand_k": 0.5)");
+}
+
+TEST(GsaConfigTest, MissingKeysAreUpstreamsDefaults) {
+  EXPECT_EQ(LayerBytes("gsa", ""), 2 * 4 * 512 * 64 * 4);
+}
+
+TEST(GsaConfigTest, TheExampleIsAsLargeAsDocumentsTell) { ExpectSize("gsa-340m", 380, 12582912); }
+
+TEST(MomGsaConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  ExpectEachKeyCounts(
+      "mom_gsa",
+      {R"("num_heads": 8)", R"("num_kv_heads": 2)", R"("expand_k": 0.5)", R"("num_slots": 32)",
+       R"("feature_map": "relu")", R"("gate_logit_normalizer": 16)", R"("norm_first": false)",
+       R"("elementwise_affine": false)", R"("topk": 1)", R"("shared_mem": true)"});
+}
+
+TEST(MomGsaConfigTest, WhatMovesNeitherDoesNotCount) {
+  ExpectTheSame("mom_gsa", "", R"("num_experts": 4, "num_memories": 4)");
+}
+
+TEST(MomGsaConfigTest, MissingKeysAreUpstreamsDefaults) {
+  EXPECT_EQ(LayerBytes("mom_gsa", ""), 64 + 8 * 2 * 4 * 512 * 64 * 4);
+}
+
+TEST(MomGsaConfigTest, TheExampleIsAsLargeAsDocumentsTell) {
+  ExpectSize("mom-gsa-340m", 833, 113247744);
+}
+
+constexpr BadKeys kBadGsaKeys[] = {
+    {"gsa_expand", "gsa", R"("expand_v": 2)", kInvalid, "\"expand_v\""},
+    {"gsa_misspelt_expand", "gsa", R"("exapnd_v": 2)", kInvalid, "\"expand_v\""},
+    {"gsa_map", "gsa", R"("feature_map": "elu")", kUnimplemented,
+     "expected one of \"swish\", \"relu\", \"t2r\""},
+    {"gsa_normalizer", "gsa", R"("gate_logit_normalizer": 0)", kInvalid,
+     "\"gate_logit_normalizer\""},
+    {"gsa_slots", "gsa", R"("num_slots": 0)", kInvalid, "\"num_slots\""},
+    {"mom_gsa_conv", "mom_gsa", R"("use_short_conv": true)", kUnimplemented, "\"use_short_conv\""},
+    {"mom_gsa_top", "mom_gsa", R"("topk": 9, "num_experts": 16)", kInvalid, "\"topk\" is 9"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Gsa, BadMatrixKeysTest, testing::ValuesIn(kBadGsaKeys), BadKeysName);
 
 }  // namespace
 }  // namespace mneme

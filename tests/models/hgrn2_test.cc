@@ -1,10 +1,11 @@
-// HGRN2 against plain equations.
+// HGRN2 against plain equations, and its keys.
 
 #include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/models/config_keys.h"
 #include "tests/models/plain_network.h"
 
 namespace mneme {
@@ -61,6 +62,35 @@ TEST(Hgrn2Test, EveryOptionIsWhatItsEquationSays) {
     ExpectPlain("hgrn2", changes, Hgrn2);
   }
 }
+
+TEST(Hgrn2ConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  ExpectEachKeyCounts(
+      "hgrn2", {R"("expand_ratio": 64)", R"("expand_ratio": null, "num_heads": 8)",
+                R"("use_lower_bound": false)", R"("use_short_conv": true)",
+                R"("use_short_conv": true, "conv_size": 3)", R"("elementwise_affine": false)"});
+}
+
+TEST(Hgrn2ConfigTest, WhatMovesNeitherDoesNotCount) {
+  ExpectTheSame("hgrn2", "", R"("num_heads": 16)");
+  ExpectTheSame("hgrn2", R"("expand_ratio": 64)", R"("expand_ratio": null, "num_heads": 32)");
+}
+
+TEST(Hgrn2ConfigTest, MissingKeysAreUpstreamsDefaults) {
+  EXPECT_EQ(LayerBytes("hgrn2", ""), 16 * 128 * 128 * 4);
+}
+
+TEST(Hgrn2ConfigTest, TheExampleIsAsLargeAsDocumentsTell) {
+  ExpectSize("hgrn2-340m", 374, 12582912);
+}
+
+constexpr BadKeys kBadHgrn2Keys[] = {
+    {"hgrn2_no_heads", "hgrn2", R"("expand_ratio": null)", kInvalid, "\"expand_ratio\" is null"},
+    {"hgrn2_heads", "hgrn2", R"("expand_ratio": null, "num_heads": 3)", kInvalid,
+     "\"num_heads\" is 3, expected one that cuts hidden_size (2048)"},
+    {"hgrn2_bounds", "hgrn2", R"("expand_ratio": 1500)", kInvalid, "\"use_lower_bound\" is true"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Hgrn2, BadMatrixKeysTest, testing::ValuesIn(kBadHgrn2Keys), BadKeysName);
 
 }  // namespace
 }  // namespace mneme

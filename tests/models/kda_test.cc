@@ -1,10 +1,11 @@
-// Kimi Delta Attention against plain equations.
+// Kimi Delta Attention against plain equations, and its keys.
 
 #include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/models/config_keys.h"
 #include "tests/models/plain_network.h"
 #include "tests/support/matchers.h"
 
@@ -82,6 +83,35 @@ TEST(KdaTest, RatesMayBeStoredInSeveralShapes) {
     EXPECT_EQ(logits(), want);
   }
 }
+
+TEST(KdaConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  ExpectEachKeyCounts(
+      "kda", {R"("num_heads": 8)", R"("num_v_heads": 32)", R"("head_dim": 64)", R"("expand_v": 2)",
+              R"("use_short_conv": false)", R"("conv_size": 3)", R"("lower_bound": -5)",
+              R"("lower_bound": 0)", R"("allow_neg_eigval": true)"});
+}
+
+TEST(KdaConfigTest, WhatMovesNeitherDoesNotCount) {
+  ExpectTheSame("kda", R"("lower_bound": -5)", R"("lower_bound": -5, "safe_gate": true)");
+}
+
+TEST(KdaConfigTest, MissingKeysAreUpstreamsDefaults) {
+  const int64_t window = 3 * 2048 * 4;
+  EXPECT_EQ(LayerBytes("kda", ""), 16 * 128 * 128 * 4 + 3 * window);
+}
+
+TEST(KdaConfigTest, TheExampleIsAsLargeAsDocumentsTell) { ExpectSize("kda-340m", 387, 13467648); }
+
+constexpr BadKeys kBadKdaKeys[] = {
+    {"kda_value_heads", "kda", R"("num_v_heads": 24)", kInvalid,
+     "\"num_v_heads\" is 24, expected a multiple of num_heads (16)"},
+    {"kda_safe_gate", "kda", R"("safe_gate": true)", kInvalid,
+     "\"safe_gate\" is true, expected false where lower_bound is null"},
+    {"kda_bound", "kda", R"("lower_bound": 1)", kInvalid, "\"lower_bound\" is 1"},
+    {"kda_expand", "kda", R"("expand_v": 0.003)", kInvalid, "\"expand_v\""},
+};
+
+INSTANTIATE_TEST_SUITE_P(Kda, BadMatrixKeysTest, testing::ValuesIn(kBadKdaKeys), BadKeysName);
 
 }  // namespace
 }  // namespace mneme

@@ -1,4 +1,4 @@
-// Linear attention and what it does behind a router, against plain equations.
+// Linear attention and what it does behind a router, against plain equations, and its keys.
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "models/model.h"
+#include "tests/models/config_keys.h"
 #include "tests/models/plain_network.h"
 #include "tests/support/matchers.h"
 
@@ -188,6 +189,59 @@ TEST(MomLinearAttnTest, EveryOptionIsWhatItsEquationSays) {
     ExpectPlain("mom_linear_attn", changes, MomLinearAttn);
   }
 }
+
+TEST(LinearAttnConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  ExpectEachKeyCounts(
+      "linear_attn",
+      {R"("num_heads": 8)", R"("num_kv_heads": 2)", R"("expand_k": 0.5)", R"("expand_v": 2)",
+       R"("feature_map": "hedgehog")", R"("feature_map": "t2r")", R"("feature_map": "dpfp")",
+       R"("feature_map": "elu")", R"("feature_map": "relu")", R"("feature_map": "identity")",
+       R"("tie_feature_map_qk": true)", R"("norm_q": true)", R"("norm_k": true)",
+       R"("norm_feature_map": true)", R"("elementwise_affine": false)"});
+}
+
+TEST(LinearAttnConfigTest, WhatMovesNeitherDoesNotCount) {
+  ExpectTheSame("linear_attn", R"("feature_map": "elu")",
+                R"("feature_map": "elu", "tie_feature_map_qk": true)");
+}
+
+TEST(LinearAttnConfigTest, MissingKeysAreUpstreamsDefaults) {
+  EXPECT_EQ(LayerBytes("linear_attn", ""), 4 * 512 * 512 * 4);
+  EXPECT_EQ(LayerBytes("linear_attn", R"("norm_feature_map": true)"), 4 * 513 * 512 * 4);
+  EXPECT_EQ(LayerBytes("linear_attn", R"("feature_map": "dpfp")"), 4 * 512 * 4096 * 4);
+}
+
+TEST(LinearAttnConfigTest, TheExampleIsAsLargeAsDocumentsTell) {
+  ExpectSize("linear-attn-340m", 380, 25165824);
+}
+
+TEST(MomLinearAttnConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  ExpectEachKeyCounts(
+      "mom_linear_attn",
+      {R"("num_heads": 8)", R"("num_kv_heads": 2)", R"("expand_k": 0.5)", R"("expand_v": 2)",
+       R"("feature_map": "elu")", R"("tie_feature_map_qk": true)", R"("norm_q": true)",
+       R"("norm_k": true)", R"("elementwise_affine": false)", R"("num_memories": 4)",
+       R"("topk": 1)", R"("shared_mem": true)"});
+}
+
+TEST(MomLinearAttnConfigTest, MissingKeysAreUpstreamsDefaults) {
+  EXPECT_EQ(LayerBytes("mom_linear_attn", ""), 64 + 8 * 4 * 512 * 512 * 4);
+}
+
+TEST(MomLinearAttnConfigTest, TheExampleIsAsLargeAsDocumentsTell) {
+  ExpectSize("mom-linear-attn-340m", 582, 125830656);
+}
+
+constexpr BadKeys kBadLinearAttnKeys[] = {
+    {"linear_map", "linear_attn", R"("feature_map": "performer")", kUnimplemented,
+     "\"feature_map\" is \"performer\""},
+    {"linear_null_map", "linear_attn", R"("feature_map": null)", kInvalid, "\"feature_map\""},
+    {"mom_linear_norm", "mom_linear_attn", R"("norm_feature_map": true)", kUnimplemented,
+     "\"norm_feature_map\" is true"},
+};
+
+INSTANTIATE_TEST_SUITE_P(LinearAttn, BadMatrixKeysTest, testing::ValuesIn(kBadLinearAttnKeys),
+                         BadKeysName);
 
 }  // namespace
 }  // namespace mneme

@@ -16,4 +16,16 @@ ModelSpec MatrixSpec(absl::string_view model_type, const nlohmann::ordered_json&
   return spec;
 }
 
+bool IsMatrixExample(const Architecture& architecture) {
+  return architecture.example.keys != nullptr && architecture.coarsest_state != DType::kF32;
+}
+
+std::vector<const Architecture*> MatrixExamples() {
+  std::vector<const Architecture*> all;
+  for (const Architecture& architecture : Architectures()) {
+    if (IsMatrixExample(architecture)) all.push_back(&architecture);
+  }
+  return all;
+}
+
 }  // namespace mneme

@@ -1,4 +1,4 @@
-// Retention against plain equations.
+// Retention against plain equations, and its keys.
 
 #include <algorithm>
 #include <cmath>
@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/models/config_keys.h"
 #include "tests/models/plain_network.h"
 
 namespace mneme {
@@ -69,6 +70,35 @@ TEST(RetNetTest, EveryOptionIsWhatItsEquationSays) {
     ExpectPlain("retnet", changes, RetNet);
   }
 }
+
+TEST(RetNetConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  ExpectEachKeyCounts("retnet", {R"("num_heads": 16)", R"("num_kv_heads": 2)", R"("expand_k": 0.5)",
+                                 R"("expand_v": 1)", R"("feature_map": "relu")",
+                                 R"("feature_map": "sigmoid")", R"("feature_map": "swish")",
+                                 R"("use_output_gate": false)", R"("elementwise_affine": false)"});
+}
+
+TEST(RetNetConfigTest, WhatMovesNeitherDoesNotCount) {
+  ExpectTheSame("retnet", "",
+                R"("use_short_conv": true, "conv_size": 7)");  // upstream never has any
+}
+
+TEST(RetNetConfigTest, MissingKeysAreUpstreamsDefaults) {
+  EXPECT_EQ(LayerBytes("retnet", ""), 8 * 256 * 512 * 4);
+}
+
+TEST(RetNetConfigTest, TheExampleIsAsLargeAsDocumentsTell) {
+  ExpectSize("retnet-340m", 380, 50331648);
+}
+
+constexpr BadKeys kBadRetNetKeys[] = {
+    {"retnet_map", "retnet", R"("feature_map": "elu")", kUnimplemented, "\"feature_map\""},
+    {"retnet_wide_keys", "retnet", R"("num_heads": 4)", kInvalid,
+     "\"num_heads\" is 4, expected a number that makes keys even and at most 256 wide, not 512"},
+    {"retnet_odd_keys", "retnet", R"("hidden_size": 72)", kInvalid, "not 9"},
+};
+
+INSTANTIATE_TEST_SUITE_P(RetNet, BadMatrixKeysTest, testing::ValuesIn(kBadRetNetKeys), BadKeysName);
 
 }  // namespace
 }  // namespace mneme

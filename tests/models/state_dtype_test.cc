@@ -271,11 +271,15 @@ TEST(MemoryRoundingTest, EveryRuleThatMayBeF16LosesAFewOfItsRoundings) {
     EXPECT_GT(error, 0x1p-18);
     EXPECT_LT(error, info.layers * kTokens * 0x1p-11);
   }
-  EXPECT_THAT(half, testing::IsSupersetOf({"mom", "gated_deltanet", "linear_attn", "retnet", "gla",
-                                           "delta_net", "kda", "hgrn2", "gsa", "mom_linear_attn",
-                                           "mom_gla", "mom_gsa", "rwkv6", "rwkv7", "mamba2"}));
-  EXPECT_THAT(ints, testing::UnorderedElementsAre("mom", "mom_gated_deltanet", "gated_deltanet",
-                                                  "delta_net"));
+  // As their families say.
+  std::set<std::string> may_be_half, may_be_ints;
+  for (const Architecture& architecture : Architectures()) {
+    const DType coarsest = architecture.coarsest_state;
+    if (coarsest != DType::kF32) may_be_half.insert(architecture.model_type);
+    if (coarsest == DType::kI8) may_be_ints.insert(architecture.model_type);
+  }
+  EXPECT_EQ(half, may_be_half);
+  EXPECT_EQ(ints, may_be_ints);
 }
 
 // Copies of a state that holds writes back: forks, and bytes that are kept and brought back. A

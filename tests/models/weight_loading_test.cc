@@ -349,8 +349,7 @@ TEST(PlanModelTest, WindowsAreRoundedWhereWeightsAre) {
 
 TEST(PlanModelTest, SlabsHaveOnePhaseWhereWritesAreHeldBack) {
   for (const int pending : {0, 16}) {
-    const auto plan =
-        PlanModel(GoldenFolder(GoldenNames()[0]), StateFormat{.pending_writes = pending});
+    const auto plan = PlanModel(GoldenFolder("mom"), StateFormat{.pending_writes = pending});
     ASSERT_TRUE(plan.ok()) << plan.status();
     std::vector<int> phases;
     for (const StateField& field : plan->state_layout.fields()) {
