@@ -135,6 +135,17 @@ absl::Status AdmissionQueue::CheckAgainstSession(const Generation& g,
                                    kReasonDurability),
                         position);
   }
+  if (session != nullptr && request.memory_seed.has_value() &&
+      *request.memory_seed != session->memory_seed.value_or(options_.memory_seed)) {
+    return WithPosition(
+        WithReason(
+            absl::FailedPreconditionError(absl::StrCat(
+                "session \"", request.session.name, "\" has drawn from the seed ",
+                session->memory_seed.value_or(options_.memory_seed),
+                " since it began, and keeps it; the request asks for ", *request.memory_seed)),
+            kReasonMemorySeed),
+        position);
+  }
   if (request.expected_position.has_value() && *request.expected_position != position) {
     return WithPosition(
         WithReason(absl::AbortedError(absl::StrCat("the session stands at position ", position,

@@ -43,6 +43,7 @@ class AdmissionQueue {
     int max_queued = 0;                                 // requests found to have to wait
     std::optional<int64_t> max_context = std::nullopt;  // tokens that a session can be fed
     std::string context_bound = "--max-context";        // what says so
+    uint64_t memory_seed = 0;                           // ModelInfo's
   };
   // `tokenizer` may be null.
   AdmissionQueue(SessionManager& sessions, const Tokenizer* tokenizer, EngineStats& stats,

@@ -91,11 +91,14 @@ void EngineLoop::BeginFirstChoice(Generation& g, Session* session) {
   } else if (g.named()) {
     NewSession options = request.session_ttl;
     options.durability = request.durability;
+    options.memory_seed = request.memory_seed;
     session = &sessions_.CreateClaimed(request.session, options);
   } else {
     first.ephemeral = sessions_.BeginEphemeral();
     session = first.ephemeral.get();
+    session->memory_seed = request.memory_seed;
   }
+  SeedMemory(*session);
   if (g.opening.bytes > 0) session->opening = g.opening;
   first.session = session;
   first.last_run = pipeline_.steps();
@@ -105,6 +108,12 @@ void EngineLoop::BeginFirstChoice(Generation& g, Session* session) {
                           DecodeOptions{.skip_special_tokens = request.skip_special_tokens,
                                         .at_sequence_start = !session->has_text});
   }
+}
+
+// Of a session that has its slab: before it is fed anything.
+void EngineLoop::SeedMemory(const Session& session) {
+  if (session.fed_tokens > 0 || !session.memory_seed.has_value()) return;
+  parts_.model.SeedMemory(parts_.pool.backend(), SlabOf(session), *session.memory_seed);
 }
 
 void EngineLoop::SendStart(Generation& g) {

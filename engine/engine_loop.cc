@@ -56,6 +56,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
            .max_prompt_tokens = options.max_prompt_tokens,
            .has_surprise = !parts_.model.info().trained.empty(),
            .has_engrams = parts_.model.info().segment > 0,
+           .draws_memory = parts_.model.info().memory_seed.has_value(),
            .stores_sessions = parts_.store != nullptr,
            .classes = parts_.model.info().classes.exist() ? &parts_.model.info().classes : nullptr,
            .end_tokens = parts_.end_tokens}),
@@ -104,7 +105,8 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
               .max_queued = options.max_queued_requests,
               .max_context = parts_.model.state_layout().max_tokens(),
               .context_bound = std::string(ContextBound(
-                  parts_.model.info(), parts_.model.state_layout().max_tokens().value_or(0)))}),
+                  parts_.model.info(), parts_.model.state_layout().max_tokens().value_or(0))),
+              .memory_seed = parts_.model.info().memory_seed.value_or(0)}),
       keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
       outbox_(keys_, parts_.notifier),
       throughput_(parts_.stats, Now()) {
@@ -422,6 +424,7 @@ absl::StatusOr<SessionInfo> EngineLoop::CreateSession(const SessionKey& key,
                                                       const NewSession& options, Done done) {
   MNEME_RETURN_IF_ERROR(CheckKind(/*classify=*/false, bounds_.classes));
   MNEME_RETURN_IF_ERROR(CheckDurability(options.durability, bounds_.stores_sessions));
+  MNEME_RETURN_IF_ERROR(CheckMemorySeed("memory_seed", options.memory_seed, bounds_.draws_memory));
   return sessions_.Create(key, options, queue_.slabs_awaited(), std::move(done));
 }
 

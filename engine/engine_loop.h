@@ -242,6 +242,7 @@ class EngineLoop {
   void DeliverToken(Generation& generation, Choice& choice);
   void ShowPrompt(Generation& generation, int logit_row, int64_t begin, int64_t end);
   void EndUnsampled(Generation& generation);
+  void SeedMemory(const Session& session);
   void EndClassified(Generation& generation, int logit_row);
   void FailForLogits(Generation& generation, const Choice& choice);
   void FailForDivergence(Generation& generation, const SurpriseCounter::Row::Divergence& where);

@@ -17,6 +17,7 @@ SessionReplay::SessionReplay(Session& whole, StoredState state)
     : session(whole), from(std::move(state)) {
   fed.slot = session.slot;
   fed.fed_tokens = from.tokens;
+  fed.memory_seed = session.memory_seed;
 }
 
 const Event* SessionReplay::Next() {
@@ -64,6 +65,7 @@ void EngineLoop::BeginReplays() {
     g->unfinished = 1;
     Choice& choice = g->choices.emplace_back(g->rules);
     choice.session = &g->replay->fed;
+    SeedMemory(g->replay->fed);
     choice.last_run = pipeline_.steps();
     FeedNext(*g);
     if (!g->ended) running_.push_back(std::move(g));
@@ -80,6 +82,8 @@ void EngineLoop::FeedNext(Generation& g) {
       g.choices[0].cursor = 0;
       return;
     }
+    const auto* const seeded = std::get_if<MemorySeeded>(event);
+    if (seeded != nullptr && seeded->seed == replay.session.memory_seed) continue;  // it has it
     absl::Status status = absl::FailedPreconditionError(
         "the session's log has an event that this server cannot repeat");
     if (const auto* range = std::get_if<RangeForgotten>(event)) {

@@ -145,6 +145,8 @@ struct Request {
   // A session that was lost, or may have been, begins anew; otherwise DATA_LOSS says that it was.
   bool replaces_lost = false;
   std::optional<Durability> durability;  // of a session that is created; unset: the server's
+  // What a session that is created draws from; unset: ModelInfo's. One that exists must have it.
+  std::optional<uint64_t> memory_seed;
   // Zero: the server's default for a created session, no change for another; infinite: never
   // expires.
   absl::Duration session_ttl = absl::ZeroDuration();
@@ -283,6 +285,7 @@ struct NewSession {
   absl::Duration ttl = absl::ZeroDuration();  // as Request::session_ttl, and the next ones
   std::optional<Durability> durability;
   bool replaces_lost = false;
+  std::optional<uint64_t> memory_seed;  // as of Request
 };
 
 // The answer of session commands.
@@ -293,8 +296,9 @@ struct SessionInfo {
   bool busy = false;
   absl::Time created;
   absl::Time last_used;
-  absl::Duration ttl;       // idle time after which it is deleted; infinite: never
-  int64_t state_bytes = 0;  // 0: lost, or another model's
+  absl::Duration ttl;                   // idle time after which it is deleted; infinite: never
+  std::optional<uint64_t> memory_seed;  // that it brought; unset: it draws from the model's, if any
+  int64_t state_bytes = 0;              // 0: lost, or another model's
   Residence residence = Residence::kResident;
   // Unset: there is no store, and sessions end with the server.
   std::optional<Durability> durability;

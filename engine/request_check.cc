@@ -179,6 +179,13 @@ absl::Status CheckDurability(std::optional<Durability> durability, bool stores_s
                     "is turn, and this server stores no sessions, as it would with --session-dir");
 }
 
+absl::Status CheckMemorySeed(absl::string_view field, std::optional<uint64_t> seed, bool draws) {
+  if (!seed.has_value() || draws) return absl::OkStatus();
+  return FieldError(field, absl::StrCat("is ", *seed,
+                                        ", expected none: nothing in the memory of this model is "
+                                        "drawn at random"));
+}
+
 absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds) {
   const Request& r = request;
   MNEME_RETURN_IF_ERROR(CheckKind(r.classify, bounds.classes));
@@ -194,6 +201,7 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
                                                      ", expected at least 0"));
   }
   MNEME_RETURN_IF_ERROR(CheckDurability(r.durability, bounds.stores_sessions));
+  MNEME_RETURN_IF_ERROR(CheckMemorySeed("session.memory_seed", r.memory_seed, bounds.draws_memory));
   MNEME_RETURN_IF_ERROR(ValidateSampling(r.sampling, bounds.vocab));
   MNEME_RETURN_IF_ERROR(ValidateStop(r.stop, bounds.vocab, bounds.has_tokenizer));
   MNEME_RETURN_IF_ERROR(CheckSomethingIsLeftToDraw(r, bounds));
@@ -274,6 +282,10 @@ uint64_t RequestDigest(const Request& request) {
   for (const std::string& one : r.stop.stop_strings) text(one);
   number(r.expected_position.value_or(-1));
   if (!r.remember) text("forgets");
+  if (r.memory_seed.has_value()) {
+    text("memory_seed");
+    out.Fixed64(*r.memory_seed);
+  }
   return HashText(std::move(out).Values());
 }
 

@@ -33,6 +33,7 @@ struct RequestBounds {
   int max_prompt_tokens = 0;   // 0: none
   bool has_surprise = false;   // memories that are trained
   bool has_engrams = false;
+  bool draws_memory = false;  // ModelInfo::memory_seed
   bool stores_sessions = false;
   const Classes* classes = nullptr;  // null: the model generates text
   std::span<const int32_t> end_tokens;
@@ -43,6 +44,9 @@ absl::Status CheckKind(bool classify, const Classes* classes);
 
 // For what a request or a new session asks of its durability.
 absl::Status CheckDurability(std::optional<Durability> durability, bool stores_sessions);
+
+// For the seed that a request or a new session brings.
+absl::Status CheckMemorySeed(absl::string_view field, std::optional<uint64_t> seed, bool draws);
 
 // A whole number of a request.
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high);

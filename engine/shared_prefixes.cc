@@ -1,4 +1,5 @@
 // EngineLoop: states behind the beginnings of prompts, and behind answers, that requests share.
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +24,12 @@ void EngineLoop::BeginPrefix(Generation& g) {
     cuts.push_back({session.fed_tokens + end, PrefixMark::kWanted});
   }
   const std::string owner = PrefixOwner(g.request.session);
-  const std::string space = absl::StrCat(owner, absl::string_view("\0", 1), params.salt);
+  // States of one space draw from one seed.
+  const std::optional<uint64_t> own = session.memory_seed;
+  const std::string seed =
+      own.has_value() && own != parts_.model.info().memory_seed ? absl::StrCat(*own) : "";
+  constexpr absl::string_view kNul("\0", 1);
+  const std::string space = absl::StrCat(owner, kNul, seed, kNul, params.salt);
   if (session.fed_tokens > 0) {
     g.prefix = prefixes_->Continue(space, session.path, session.fed_tokens, g.feed, std::move(cuts),
                                    session.slot);

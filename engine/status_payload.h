@@ -68,6 +68,7 @@ inline constexpr char kReasonNoStore[] = "NO_STORE";
 inline constexpr char kReasonNotLogged[] = "NOT_LOGGED";
 // A request asks for another durability than the session began with.
 inline constexpr char kReasonDurability[] = "DURABILITY_MISMATCH";
+inline constexpr char kReasonMemorySeed[] = "MEMORY_SEED_MISMATCH";
 inline constexpr char kReasonPositionGone[] = "POSITION_GONE";
 inline constexpr char kReasonNoCheckpoint[] = "NO_SUCH_CHECKPOINT";
 inline constexpr char kReasonCheckpointExists[] = "CHECKPOINT_EXISTS";

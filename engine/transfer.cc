@@ -4,6 +4,20 @@
 #include "engine/engine_loop.h"
 
 namespace mneme {
+namespace {
+
+// What a state's session draws from, where that is not the model's.
+std::optional<uint64_t> SeedIn(const StateCopy& state, std::optional<uint64_t> of_model) {
+  const std::vector<StateTensorSpec> tensors = state.tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].name != kEngramSeed) continue;
+    const std::vector<uint32_t> words = state.Decode(i).Elements<uint32_t>();
+    return of_model.value_or(0) ^ (words[0] | uint64_t{words[1]} << 32);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 absl::Status EngineLoop::ExportSession(const SessionKey& key, SessionFacts& facts,
                                        StateCopy& state) {
@@ -17,6 +31,7 @@ absl::Status EngineLoop::ExportSession(const SessionKey& key, SessionFacts& fact
   facts.history = session->history.Marks();
   facts.created = session->created;
   facts.exported = parts_.clock.Now();
+  SeedMemory(*session);
   MNEME_RETURN_IF_ERROR(state.Read(parts_.pool.backend(), SlabOf(*session), session->fed_tokens));
   LogFields("session_exported")
       .Add("owner", key.owner)
@@ -41,6 +56,7 @@ absl::StatusOr<SessionInfo> EngineLoop::ImportSession(const SessionKey& key, abs
   session.pending_token = facts.pending_token;
   session.has_text = facts.has_text;
   session.evictions = facts.evictions;
+  session.memory_seed = SeedIn(state, parts_.model.info().memory_seed);
   session.history = TokenHistory(options_.history_tokens);
   session.history.Restore(facts.history);
   MNEME_ASSIGN_OR_RETURN(SessionInfo info, sessions_.Import(key, ttl, queue_.slabs_awaited(),

@@ -97,8 +97,8 @@ class Walk {
   void Seed(const EngramRules& rules, int source, bool recalled) {
     const auto draw = [&](size_t n) -> int64_t {
       if (!rules.random_ties) return 0;
-      return EngramDraw(rules.seed, static_cast<uint64_t>(segment_), engrams_.birth(source),
-                        static_cast<int64_t>(n));
+      return EngramDraw(engrams_.seed(rules), static_cast<uint64_t>(segment_),
+                        engrams_.birth(source), static_cast<int64_t>(n));
     };
     if (!recalled) {
       if (rules.extra_seeds) Find(long_term_[static_cast<size_t>(draw(long_term_.size()))]);

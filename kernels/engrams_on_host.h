@@ -30,6 +30,12 @@ class Engrams {
   uint32_t& birth(int i) const { return store_.births.as<uint32_t>(slot_, 0)[i]; }
   int32_t* recalled() const { return store_.recalled.as<int32_t>(slot_, 0); }
   int32_t& fact(EngramFact fact) const { return store_.facts.as<int32_t>(slot_, 0)[fact]; }
+  // What the session draws from.
+  uint64_t seed(const EngramRules& rules) const {
+    if (store_.seed.base == nullptr) return rules.seed;
+    const auto* words = store_.seed.as<const uint32_t>(slot_, 0);
+    return rules.seed ^ (words[0] | uint64_t{words[1]} << 32);
+  }
   // Slots, oldest first.
   std::vector<int> OfType(EngramType type) const;
 

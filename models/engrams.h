@@ -5,6 +5,9 @@
 
 namespace mneme {
 
+// The field of a session's own seed (EngramStore::seed).
+inline constexpr char kEngramSeed[] = "engrams.seed";
+
 // How many engrams of each kind were forgotten.
 struct ForgottenEngrams {
   int working = 0, short_term = 0, long_term = 0;

@@ -134,6 +134,9 @@ class LoadedModel final : public Model {
                                                            const std::byte* slab) const override {
     return network_->ReadRecalled(backend, slab);
   }
+  void SeedMemory(Backend& backend, std::byte* slab, uint64_t seed) const override {
+    network_->SeedMemory(backend, slab, seed);
+  }
 
   DecodePlan CompileDecode(Backend& backend, const Slabs& slabs) const override {
     return network_->CompileDecode(backend, slabs);
@@ -180,6 +183,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .working_engrams = network.working_engrams,
           .recalled_engrams = network.recalled_engrams,
           .counted_segments = network.counted_segments,
+          .memory_seed = network.memory_seed,
           .trained = built.trained,
           .inserted = network.inserted,
           .classes = network.classes,

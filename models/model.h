@@ -41,6 +41,8 @@ struct ModelInfo {
   int recalled_engrams = 0;  // that a segment's tokens attend to beside those, at most
   // Segments whose firings are counted: of a session that has more some may be lost.
   int64_t counted_segments = 0;
+  // What sessions that bring no seed draw from; none: nothing in the model's memory is drawn.
+  std::optional<uint64_t> memory_seed = {};
   std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
   InsertedPositions inserted = {};
   Classes classes = {};
@@ -88,6 +90,10 @@ class Model {
       Backend&, const std::byte* /*slab*/) const {
     return absl::UnimplementedError("the model makes no engrams");
   }
+
+  // Sets what the session in `slab`, backend memory of one that was fed nothing yet, draws from in
+  // place of ModelInfo::memory_seed, of a model that has one. In stream order.
+  virtual void SeedMemory(Backend&, std::byte* /*slab*/, uint64_t /*seed*/) const {}
 
   // The parts that the device can do as one operation in steps of decode rows, for
   // ForwardContext::decode. The plan holds for as long as the model and these slabs.

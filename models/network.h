@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,6 +35,7 @@ struct NetworkInfo {
   int recalled_engrams = 0;  // that a segment's tokens attend to beside those, at most
   // Segments whose firings are counted: of a session that has more some may be lost.
   int64_t counted_segments = 0;
+  std::optional<uint64_t> memory_seed = {};  // as of ModelInfo
   InsertedPositions inserted = {};
   Classes classes = {};
 
@@ -69,6 +71,7 @@ class Network {
                                                                    const std::byte*) const {
     return absl::UnimplementedError("the model makes no engrams");
   }
+  virtual void SeedMemory(Backend&, std::byte* /*slab*/, uint64_t /*seed*/) const {}
   virtual DecodePlan CompileDecode(Backend&, const Slabs&) const { return {}; }
   virtual void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                        const TensorView& logits) const = 0;

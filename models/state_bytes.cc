@@ -29,7 +29,7 @@ void ForEachWrittenMemory(const StateLayout& layout, const StateField& field,
 bool IsDigested(const StateField& field) {
   return field.role != StateRole::kDerived && field.role != StateRole::kHeldBack &&
          field.initial != StateInitial::kPhase && field.room != StateRoom::kOfChosen &&
-         field.bytes() > 0;
+         !field.is_late && field.bytes() > 0;
 }
 
 uint64_t HashLines(uint64_t hash, const std::byte* bytes, int64_t count) {
@@ -175,6 +175,7 @@ uint64_t HashFormat(const StateLayout& layout) {
 uint64_t HashLayout(const StateLayout& layout) {
   std::string text = absl::StrCat(layout.slab_bytes(), " ", layout.fixed_bytes());
   for (const StateField& field : layout.fields()) {
+    if (field.is_late) continue;
     absl::StrAppend(&text, "\n", field.name, " ", Name(field.dtype), " ",
                     ShapeToString(field.shape), " ", static_cast<int>(field.guard), " ",
                     field.row_values, " ", field.phases, " ", field.writes, " ", field.offset);

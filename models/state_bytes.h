@@ -40,7 +40,8 @@ uint64_t DigestState(const StateLayout& layout, const std::byte* slab, int64_t t
 // A hash of how what DigestState reads is written: fields and their types, wherever they lie.
 uint64_t HashFormat(const StateLayout& layout);
 
-// A hash of what the bytes of a slab mean: fields, their types and places.
+// A hash of what the bytes of a slab mean: fields, their types and places. The same with late
+// fields as without them, which are zero where there were none.
 uint64_t HashLayout(const StateLayout& layout);
 
 }  // namespace mneme

@@ -46,6 +46,11 @@ Shape CanonicalShape(const StateField& field, int64_t tokens) {
   return shape;
 }
 
+StateTensorSpec SpecOf(const StateField& field, int64_t tokens) {
+  return {
+      .name = field.name, .dtype = CanonicalDType(field), .shape = CanonicalShape(field, tokens)};
+}
+
 template <typename T>
 T LoadAs(const std::byte* at) {
   T value;
@@ -279,10 +284,7 @@ int64_t StateImage::bytes() const {
 std::vector<StateTensorSpec> CanonicalTensors(const StateLayout& layout, int64_t tokens) {
   std::vector<StateTensorSpec> specs;
   for (const StateField& field : layout.fields()) {
-    if (!IsSaved(field)) continue;
-    specs.push_back({.name = field.name,
-                     .dtype = CanonicalDType(field),
-                     .shape = CanonicalShape(field, tokens)});
+    if (IsSaved(field)) specs.push_back(SpecOf(field, tokens));
   }
   return specs;
 }
@@ -327,13 +329,33 @@ absl::Status StateCopy::Read(Backend& backend, const std::byte* slab, int64_t to
   return backend.Synchronize();
 }
 
+std::vector<const StateField*> StateCopy::Shown() const {
+  std::vector<const StateField*> shown;
+  for (const StateField* field : saved_) {
+    const std::byte* const bytes = slab_.get() + field->offset;
+    const bool is_absent =
+        field->is_late &&
+        std::all_of(bytes, bytes + field->bytes(), [](std::byte b) { return b == std::byte{0}; });
+    if (!is_absent) shown.push_back(field);
+  }
+  return shown;
+}
+
+std::vector<StateTensorSpec> StateCopy::tensors() const {
+  std::vector<StateTensorSpec> specs;
+  for (const StateField* field : Shown()) specs.push_back(SpecOf(*field, tokens_));
+  return specs;
+}
+
 StateTensor StateCopy::Decode(size_t index) const {
-  return DecodeField(layout_, *saved_.at(index), slab_.get(), tokens_);
+  return DecodeField(layout_, *Shown().at(index), slab_.get(), tokens_);
 }
 
 CanonicalState StateCopy::Decode() const {
   CanonicalState state{.tokens = tokens_};
-  for (size_t i = 0; i < saved_.size(); ++i) state.tensors.push_back(Decode(i));
+  for (const StateField* field : Shown()) {
+    state.tensors.push_back(DecodeField(layout_, *field, slab_.get(), tokens_));
+  }
   return state;
 }
 
@@ -369,12 +391,17 @@ absl::Status StateCopy::Encode(const CanonicalState& state) {
   for (const StateTensor& tensor : state.tensors) {
     if (!tensors.emplace(tensor.name, &tensor).second) return Wrong(tensor.name, "is there twice");
   }
+  size_t absent = 0;
   for (const StateField* field : saved_) {
     const auto it = tensors.find(field->name);
+    if (it == tensors.end() && field->is_late) {
+      ++absent;
+      continue;
+    }
     if (it == tensors.end()) return Wrong(field->name, "is missing");
     MNEME_RETURN_IF_ERROR(CheckTensor(*field, *it->second, state.tokens));
   }
-  if (saved_.size() != tensors.size()) {
+  if (saved_.size() != tensors.size() + absent) {
     for (const auto& [name, tensor] : tensors) {
       const auto is_field = [name = name](const StateField* field) { return field->name == name; };
       if (std::none_of(saved_.begin(), saved_.end(), is_field)) {
@@ -386,6 +413,7 @@ absl::Status StateCopy::Encode(const CanonicalState& state) {
   Clear(state.tokens);  // nothing is held back
   rounded_tensors_ = 0;
   for (const StateField* field : saved_) {  // flags before what they guard
+    if (!tensors.contains(field->name)) continue;
     if (!EncodeField(*field, *tensors.at(field->name))) ++rounded_tensors_;
   }
   return absl::OkStatus();

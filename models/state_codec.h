@@ -117,7 +117,8 @@ class StateCopy {
   int64_t tokens() const { return tokens_; }
   // The slab that Write makes, of phase 0.
   const std::byte* slab() const { return slab_.get(); }
-  std::vector<StateTensorSpec> tensors() const { return CanonicalTensors(layout_, tokens_); }
+  // Without late fields that are zero.
+  std::vector<StateTensorSpec> tensors() const;
   // The values of tensors()[index].
   StateTensor Decode(size_t index) const;
   CanonicalState Decode() const;
@@ -130,6 +131,8 @@ class StateCopy {
  private:
   void Clear(int64_t tokens);
   bool EncodeField(const StateField& field, const StateTensor& tensor);
+  // The fields of tensors().
+  std::vector<const StateField*> Shown() const;
 
   const Model& model_;
   const StateLayout& layout_;

@@ -69,6 +69,10 @@ StateField StateLayout::Add(StateField field) {
     }
     field.offset = groups_[field.group].block_bytes;
     groups_[field.group].block_bytes += Aligned(field.memories() * field.memory_bytes());
+  } else if (field.is_late) {
+    CHECK(!fields_.empty() && !fields_.back().grows()) << field.name << " has nothing before it";
+    field.offset = fields_.back().offset + fields_.back().bytes();
+    CHECK_LE(field.offset + field.bytes(), fixed_bytes_) << "no room for " << field.name;
   } else {
     field.offset = fixed_bytes_;
     fixed_bytes_ += Aligned(field.bytes());

@@ -92,6 +92,9 @@ struct StateField {
   int64_t row_values = 0;
   StateTraffic traffic = StateTraffic::kUpdated;
   StateRoom room = StateRoom::kModels;
+  // It came when states without it had been stored: it lies in what the field before it leaves of a
+  // line, so that all others stay where they are, and where it is zero a saved state is without it.
+  bool is_late = false;
   int phases = 0;              // of kPhase
   int writes = 0;              // of kHeldBack: that there is room for
   InsertedPositions inserted;  // of a field that grows: positions that are no tokens
@@ -158,7 +161,8 @@ struct ContextGroup {
   }
 };
 
-// Fields in the order they were added, each aligned to 64 bytes. Built once while a model is made.
+// Fields in the order they were added, each but late ones aligned to 64 bytes. Built once while a
+// model is made.
 class StateLayout {
  public:
   // Appends a field, whose index and offset are still to be set, and returns its handle, of the

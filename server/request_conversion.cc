@@ -248,6 +248,7 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request,
 
   MNEME_ASSIGN_OR_RETURN(out.durability, ToDurability("session.durability", session.durability()));
   out.replaces_lost = session.replace_lost();
+  if (session.has_memory_seed()) out.memory_seed = session.memory_seed();
   MNEME_ASSIGN_OR_RETURN(out.on_mismatch, ToOnMismatch(session.on_mismatch()));
   out.remember = !session.has_remember() || session.remember();
   if (!out.remember) MNEME_RETURN_IF_ERROR(CheckForgotten(session));

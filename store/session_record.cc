@@ -10,7 +10,7 @@ namespace mneme {
 namespace {
 
 // The newest; records of kinds that have not changed are written as the first.
-constexpr uint64_t kRecordVersion = 4;
+constexpr uint64_t kRecordVersion = 5;
 
 enum class EventKind : uint64_t {
   kTokensFed = 1,
@@ -134,7 +134,10 @@ int64_t Turn::end() const {
 }
 
 RecordWriter Encode(const SessionRecord& session) {
-  RecordWriter record = NewRecord(/*version=*/session.doubted_at.has_value() ? 4 : 1);
+  const bool is_seeded = session.memory_seed.has_value();
+  RecordWriter record = NewRecord(/*version=*/is_seeded            ? 5
+                                  : session.doubted_at.has_value() ? 4
+                                                                   : 1);
   record.Bytes(session.owner)
       .Bytes(session.name)
       .Varint(static_cast<uint64_t>(session.status))
@@ -151,6 +154,7 @@ RecordWriter Encode(const SessionRecord& session) {
       .Signed(session.first_turn)
       .Signed(session.log_bytes)
       .Signed(session.snapshot_bytes);
+  if (is_seeded) record.Fixed64(*session.memory_seed).Varint(session.doubted_at.has_value());
   if (session.doubted_at.has_value()) record.Signed(*session.doubted_at);
   return record;
 }
@@ -177,7 +181,8 @@ absl::StatusOr<SessionRecord> DecodeSession(RecordReader values, absl::string_vi
   session.first_turn = values.Signed();
   session.log_bytes = values.Signed();
   session.snapshot_bytes = values.Signed();
-  if (version >= 4) session.doubted_at = values.Signed();
+  if (version >= 5) session.memory_seed = values.Fixed64();
+  if (version == 4 || (version >= 5 && values.Varint() != 0)) session.doubted_at = values.Signed();
   MNEME_RETURN_IF_ERROR(values.End(row));
   return session;
 }

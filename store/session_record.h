@@ -51,6 +51,8 @@ struct SessionRecord {
   absl::Time created;
   absl::Time last_used;
   absl::Duration ttl = absl::InfiniteDuration();
+  // What it draws from, where it brought that; stays when it goes back, to its beginning, too.
+  std::optional<uint64_t> memory_seed;
 
   int64_t fed_tokens = 0;
   std::optional<int32_t> pending_token;  // known to the client, not yet fed
@@ -91,8 +93,8 @@ struct StateImported {
   int64_t fed_tokens = 0;
   friend bool operator==(const StateImported&, const StateImported&) = default;
 };
-// Kept for models whose sessions are given a seed: those that draw at random take it from their
-// configuration, so that nothing writes it.
+// SessionRecord::memory_seed, in front of all that the session is fed: a log that leads back to its
+// beginning is enough to know it.
 struct MemorySeeded {
   uint64_t seed = 0;
   friend bool operator==(const MemorySeeded&, const MemorySeeded&) = default;

@@ -1,8 +1,11 @@
 // From what damage has left to sessions: the farthest state that each can be had in.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -12,6 +15,21 @@
 #include "store/slab_file.h"
 
 namespace mneme {
+namespace {
+
+// SessionRecord::memory_seed by a session's log, where that leads back to its beginning.
+std::optional<uint64_t> LoggedSeed(const std::vector<std::pair<int64_t, Turn>>& turns) {
+  if (turns.empty() || turns.front().first != 0) return std::nullopt;
+  for (const auto& [index, turn] : turns) {
+    if (turn.begin > 0) break;
+    for (const Event& event : turn.events) {
+      if (const auto* seeded = std::get_if<MemorySeeded>(&event)) return seeded->seed;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 // The files that verify, by id, with what rows say of them.
 struct SessionStore::SnapshotFiles {
@@ -192,6 +210,7 @@ absl::Status SessionStore::Reconcile(SessionRecord& session, SnapshotFiles& file
                          turns.emplace_back(index, std::move(turn));
                          return true;
                        }));
+  if (!session.memory_seed.has_value()) session.memory_seed = LoggedSeed(turns);
   // From each state that needs no turns, as far as turns follow one another.
   struct State {
     int64_t first_turn = 0;

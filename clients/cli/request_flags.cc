@@ -93,6 +93,20 @@ void AddReplaceLostFlag(FlagSet& flags, std::function<void(bool)> set) {
       std::move(set));
 }
 
+void AddMemorySeedFlag(FlagSet& flags, std::function<void(uint64_t)> set) {
+  flags.Add("memory-seed", "N",
+            "What a session that begins draws from, of a model that draws at random (Memoria); "
+            "default the model's.",
+            [set = std::move(set)](absl::string_view text) -> absl::Status {
+              uint64_t seed;
+              if (!absl::SimpleAtoi(text, &seed)) {
+                return absl::InvalidArgumentError("expected an integer from 0 to 2^64 - 1");
+              }
+              set(seed);
+              return absl::OkStatus();
+            });
+}
+
 void AddSessionFlags(FlagSet& flags, v1::GenerateRequest& request) {
   v1::GenerateRequest* r = &request;
   flags.Bool("remember", "On by default; --no-remember leaves the session as it is.",

@@ -41,6 +41,7 @@ struct Options {
   bool force = false;
   int64_t ttl_ms = 0;  // 0: the server's default
   bool replace_lost = false;
+  std::optional<uint64_t> memory_seed;
   std::optional<Place> at;  // where a fork begins; without: where its source is
 };
 
@@ -75,6 +76,9 @@ int Run(Client& client, const std::vector<std::string>& words, const Options& op
   if (options.replace_lost && verb != "create") {
     return ReportUsage("session", absl::StrCat("--replace-lost is for create, not for ", verb));
   }
+  if (options.memory_seed.has_value() && verb != "create") {
+    return ReportUsage("session", absl::StrCat("--memory-seed is for create, not for ", verb));
+  }
   const std::string first = words.size() > 1 ? words[1] : "";
   const std::string second = words.size() > 2 ? words[2] : "";
   if (verb == "checkpoint") return MakeCheckpoint(client, first, second, options.json);
@@ -96,6 +100,7 @@ int Run(Client& client, const std::vector<std::string>& words, const Options& op
     request.set_name(first);
     request.set_ttl_ms(options.ttl_ms);
     request.set_replace_lost(options.replace_lost);
+    if (options.memory_seed.has_value()) request.set_memory_seed(*options.memory_seed);
     return PrintResult(client.CreateSession(request), options);
   }
   if (verb == "get") return PrintResult(client.GetSession(first), options);
@@ -147,6 +152,7 @@ int RunSession(const Arguments& arguments) {
               return at.status();
             });
   AddReplaceLostFlag(flags, [&](bool value) { options.replace_lost = value; });
+  AddMemorySeedFlag(flags, [&](uint64_t seed) { options.memory_seed = seed; });
   flags.Bool("force", "Have an export overwrite a file that exists.",
              [&](bool value) { options.force = value; });
   flags.Bool("json", "Print a line of JSON per session: none where there is none.",

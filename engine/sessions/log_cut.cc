@@ -31,6 +31,7 @@ std::optional<std::vector<int32_t>> TokensOf(std::span<const Turn> turns) {
   std::vector<int32_t> all;
   for (const Turn& turn : turns) {
     for (const Event& event : turn.events) {
+      if (std::holds_alternative<MemorySeeded>(event)) continue;
       const auto* fed = std::get_if<TokensFed>(&event);
       if (fed == nullptr) return std::nullopt;
       all.insert(all.end(), fed->tokens.begin(), fed->tokens.end());

@@ -123,9 +123,8 @@ class PrefixTrail {
 // back to there. States are forgotten least recently used first, and of those that were a guess and
 // never used the newest ones.
 //
-// Model, weights and the formats of states are the same for all that one cache holds; so is the
-// seed of a memory that draws, which is a key of the model's configuration. A slab's own bytes are
-// copied, as in HostStates.
+// Model, weights and the formats of states are the same for all that one cache holds; the seed of a
+// memory that draws is the same within a space. A slab's own bytes are copied, as in HostStates.
 //
 // Owned and called by one thread, the loop's. Whatever the constructor takes must outlive it; all
 // runs have ended before it does.

@@ -42,6 +42,7 @@ struct Session {
   TokenHistory history;   // of all tokens, the pending one included
   int32_t evictions = 0;  // of engrams (kEngramsEvicted), up to the last crossing
   ForgottenRange forgotten;
+  std::optional<uint64_t> memory_seed;  // that it brought; none: it draws from ModelInfo's, if any
 
   // Named sessions only.
   Residence residence = Residence::kResident;

@@ -9,7 +9,9 @@
 //   mneme.history   I32 [n]: the last tokens of the conversation, which penalties look back on,
 //                   oldest first, the pending one included; ~token where it was generated
 //   field           a tensor of the canonical state under its own name, "layers.3.memory", in the
-//                   model's order (models/state_codec.h); numbers are f32 (or f64), and finite
+//                   model's order (models/state_codec.h); numbers are f32 (or f64), and finite.
+//                   "engrams.seed" only where the session brought one (SessionInfo::memory_seed):
+//                   readers of before there were any refuse it by name
 //   mneme.sha256    U8 [32]: SHA-256 of all bytes of the file in front of it. It is last.
 //
 // Metadata of version 1. All values are texts; numbers are decimal, hashes 16 hexadecimal digits.
@@ -29,8 +31,8 @@
 //   evictions           of engrams, so far (Session::evictions)
 //   created_at exported_at                  RFC 3339, for people
 //
-// Neither the session's name nor its owner is in it, nor keys of requests. There is no seed: random
-// numbers follow from a request's own.
+// Neither the session's name nor its owner is in it, nor keys of requests. Nor is a seed of draws
+// of tokens: these follow from a request's own.
 //
 // Versions. A reader refuses a version above its own, and reads all below: what version 1 says of a
 // key or a tensor holds as long as there are files of version 1. Keys of the metadata that a reader

@@ -235,6 +235,7 @@ absl::Status SessionLog::Restore(const SessionRecord& record, Session& session) 
   session.fed_tokens = record.fed_tokens;
   session.fed = facts.fed;
   session.opening = facts.opening;
+  session.memory_seed = record.memory_seed;
   session.pending_token = record.pending_token;
   session.has_text = facts.has_text;
   session.evictions = facts.evictions;
@@ -264,7 +265,8 @@ SessionRecord SessionLog::NewRecord(const Session& session) const {
           .model = options_.model,
           .created = session.created,
           .last_used = session.last_used,
-          .ttl = session.ttl};
+          .ttl = session.ttl,
+          .memory_seed = session.memory_seed};
 }
 
 void SessionLog::AppendBeginning(const Session& session, std::vector<Change>& changes) const {
@@ -390,7 +392,12 @@ std::vector<Change> SessionLog::ChangesOf(Session& session, FedTurn turn,
     if (options_.digest != nullptr && session.slot >= 0)
       add.turn.state_digest = options_.digest(session);
     if (turn.imported) add.turn.events.push_back(StateImported{imported_as, session.fed_tokens});
-    if (!turn.tokens.empty()) add.turn.events.push_back(TokensFed{std::move(turn.tokens)});
+    if (!turn.tokens.empty()) {
+      if (add.turn.begin == 0 && session.memory_seed.has_value()) {
+        add.turn.events.push_back(MemorySeeded{*session.memory_seed});
+      }
+      add.turn.events.push_back(TokensFed{std::move(turn.tokens)});
+    }
     if (turn.forgotten.has_value()) {
       add.turn.events.push_back(RangeForgotten{turn.forgotten->first, turn.forgotten->second});
     }

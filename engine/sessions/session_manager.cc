@@ -82,6 +82,7 @@ Session& SessionManager::CreateClaimed(const SessionKey& key, const NewSession& 
   CHECK(IsClaimed(key)) << "session \"" << key.name << "\" is not claimed";
   Session made = Make(key, options.ttl);
   made.durability = options.durability.value_or(default_durability());
+  made.memory_seed = options.memory_seed;
   made.slot = pool_.Acquire().value();
   Session& session = Insert(std::move(made));
   table_.MarkBusy(session);
@@ -249,8 +250,10 @@ absl::StatusOr<Session*> SessionManager::Add(const SessionKey& key, const NewSes
   MNEME_RETURN_IF_ERROR(CheckNew(key, options));
   Session made = Make(key, options.ttl);
   made.durability = options.durability.value_or(default_durability());
+  made.memory_seed = options.memory_seed;
   if (parent != nullptr) {
     made.durability = parent->durability;
+    made.memory_seed = parent->memory_seed;
     made.fed_tokens = parent->fed_tokens;
     made.fed = parent->fed;
     made.opening = parent->opening;
@@ -398,6 +401,7 @@ SessionInfo SessionManager::Describe(const SessionRecord& record) const {
           .created = record.created,
           .last_used = record.last_used,
           .ttl = record.ttl,
+          .memory_seed = record.memory_seed,
           .state_bytes = residence == Residence::kStored ? pool_.slab_bytes() : 0,
           .residence = residence,
           .durability = record.durability};
@@ -411,6 +415,7 @@ SessionInfo SessionManager::Describe(const Session& session) const {
           .created = session.created,
           .last_used = session.last_used,
           .ttl = session.ttl,
+          .memory_seed = session.memory_seed,
           .state_bytes = pool_.slab_bytes(),
           .residence = session.residence,
           .durability = options_.log == nullptr ? std::nullopt

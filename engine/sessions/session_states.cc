@@ -17,6 +17,7 @@ void SessionManager::BeginAnew(Session& session, std::shared_ptr<const RewindPoi
   anew.durability = session.durability;
   anew.logged = session.logged;
   anew.rewinds = session.rewinds;
+  anew.memory_seed = session.memory_seed;
   anew.busy = true;
   if (session.logged) {
     anew.cut = cut != nullptr ? std::move(cut) : std::make_shared<const RewindPoint>();

@@ -57,7 +57,7 @@ struct EngramRules {
   bool null_column = false;     // R counts one more where one was left out
   bool deaths_last = false;
   bool random_ties = true;
-  uint64_t seed = 0;
+  uint64_t seed = 0;  // of sessions that bring none
 
   constexpr int recalled() const { return recalled_short + recalled_long; }  // at most
   constexpr int attended() const { return working + recalled(); }
@@ -99,6 +99,9 @@ struct EngramStore {
   StateView fired;      // [capacity, steps / 32] kI32: the bits of u32s
   StateView recalled;   // [rules.recalled()] kI32: slots, oldest first
   StateView facts;      // [kEngramFacts] kI32
+  // [2] kI32: the bits of a u64, lower half first, by which what the session draws from differs
+  // from EngramRules::seed (xor). Without memory: nobody's does.
+  StateView seed;
 };
 
 // Sessions that begin a segment in this step, those that there are first.
@@ -222,7 +225,7 @@ struct ScoreEngramsArgs {
 //   seeds       each recalled short-term engram i, oldest first, seeds the long-term engram j of
 //               the largest Count_ij. With extra_seeds each other one seeds any long-term engram.
 //               Of n that are equal it is number EngramDraw(seed, s, birth of i, n), oldest first,
-//               or the oldest without random_ties.
+//               with the session's seed, or the oldest without random_ties.
 //   walk        D times: from each engram c that was found in the round before, or seeded, to the
 //               engram of the largest Count_c among the long-term ones that were not found before
 //               this round. A round that begins with none of them ends the walk: null candidate.

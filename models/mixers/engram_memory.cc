@@ -120,6 +120,11 @@ void EngramMemory::AddFields(const LayerBuilder& builder) {
                        .dtype = DType::kI32,
                        .shape = {1, kEngramFacts},
                        .traffic = StateTraffic::kSegments});
+  seed_ = layout.Add({.name = kEngramSeed,
+                      .dtype = DType::kI32,
+                      .shape = {1, 2},
+                      .traffic = StateTraffic::kSegments,
+                      .is_late = true});
   weights_ = layout.Add({.name = "engrams.weights",
                          .dtype = number,
                          .shape = {config_.layers, config_.heads, rules.recalled()}});
@@ -146,7 +151,14 @@ EngramStore EngramMemory::Store(const ForwardContext& ctx) const {
           .counts = steps > 0 ? StateView{} : ctx.State(counts_),
           .fired = steps > 0 ? ctx.State(fired_) : StateView{},
           .recalled = ctx.State(recalled_),
-          .facts = ctx.State(facts_)};
+          .facts = ctx.State(facts_),
+          .seed = ctx.State(seed_)};
+}
+
+void EngramMemory::Seed(Backend& backend, std::byte* slab, uint64_t seed) const {
+  const uint64_t own = seed ^ config_.rules.seed;
+  const uint32_t words[] = {static_cast<uint32_t>(own), static_cast<uint32_t>(own >> 32)};
+  backend.CopyFromHost(slab + seed_.offset, words, sizeof(words));
 }
 
 void EngramMemory::Cross(ForwardContext& ctx,

@@ -73,6 +73,10 @@ class EngramMemory {
   absl::StatusOr<std::vector<RecalledEngram>> ReadRecalled(Backend& backend,
                                                            const std::byte* slab) const;
 
+  // Sets what a session draws from in place of the rules' seed, from its first segment on. `slab`:
+  // backend memory of one that was fed nothing yet. In stream order.
+  void Seed(Backend& backend, std::byte* slab, uint64_t seed) const;
+
   EngramStore Store(const ForwardContext& ctx) const;
   // What the layers' attention adds up: [layers, heads, rules.recalled()].
   StateView Weights(const ForwardContext& ctx) const { return ctx.State(weights_); }
@@ -86,7 +90,7 @@ class EngramMemory {
   TensorView queries_;                    // [working, model_dim] f32, or empty
   Projection value_, expand_, contract_;  // Wv, Wf, Wo
   StateField types_, vectors_, lifespans_, gains_, births_, counts_, fired_, recalled_, facts_,
-      weights_;
+      seed_, weights_;
   StateField largest_, total_, sums_;  // EncodeTokens
 };
 

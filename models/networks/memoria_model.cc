@@ -54,6 +54,9 @@ class MemoriaModel final : public Network {
                                                            const std::byte* slab) const override {
     return memory_.ReadRecalled(backend, slab);
   }
+  void SeedMemory(Backend& backend, std::byte* slab, uint64_t seed) const override {
+    memory_.Seed(backend, slab, seed);
+  }
 
   absl::Status Prepare(Backend& backend, const StateLayout&, Workspace&,
                        LayerObserver*) const override {
@@ -99,6 +102,7 @@ class MemoriaModel final : public Network {
     info_.segment = segment_ = engrams.segment;
     info_.working_engrams = engrams.rules.working;
     info_.recalled_engrams = engrams.rules.recalled();
+    if (engrams.rules.random_ties) info_.memory_seed = engrams.rules.seed;
     const int steps = EngramHistorySteps(engrams.capacity);
     info_.counted_segments = steps > 0 ? steps : FiringCounts::kMostSegments;
     MNEME_ASSIGN_OR_RETURN(embeddings_, weights.Table(model.embeddings, info_.vocab, model_dim));

@@ -235,6 +235,7 @@ v1::Session ToSessionMessage(const SessionInfo& info, const Engine& engine) {
   FillTimestamp(info.created, *session.mutable_create_time());
   FillTimestamp(info.last_used, *session.mutable_last_use_time());
   session.set_ttl_ms(TtlMs(info.ttl));
+  if (info.memory_seed.has_value()) session.set_memory_seed(*info.memory_seed);
   session.set_state_bytes(info.state_bytes);
   const int64_t max_context = MaxContext(info, engine);
   session.set_max_context(max_context);

@@ -29,6 +29,7 @@ absl::StatusOr<v1::Session> CreateNamed(const EngineAccess& access, const std::s
   NewSession options = ttl;
   MNEME_ASSIGN_OR_RETURN(options.durability, ToDurability("durability", request.durability()));
   options.replaces_lost = request.replace_lost();
+  if (request.has_memory_seed()) options.memory_seed = request.memory_seed();
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
                          engine->CreateSession({owner, std::move(name)}, options));
   return ToSessionMessage(info, *engine);

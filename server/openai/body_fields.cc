@@ -25,6 +25,7 @@ constexpr Renamed kRenamed[] = {
     {"session.on_mismatch", "on_mismatch"},
     {"session.remember", "remember"},
     {"session.replace_lost", "replace_lost"},
+    {"session.memory_seed", "memory_seed"},
     {"template_arguments", "chat_template_kwargs"},
     {"stopping.stop_strings", "stop"},
     {"stopping.include_stop_in_output", "include_stop_str_in_output"},

@@ -166,6 +166,16 @@ std::string ReadFieldOrHeader(JsonFields& fields, absl::string_view name, const 
 
 }  // namespace
 
+std::optional<uint64_t> ReadMemorySeed(JsonFields& fields) {
+  const Json* seed = fields.Find("memory_seed");
+  if (seed == nullptr || seed->is_null()) return std::nullopt;
+  if (!seed->is_number_unsigned()) {
+    fields.Fail("memory_seed", "an integer from 0 to 2^64 - 1", *seed);
+    return std::nullopt;
+  }
+  return seed->get<uint64_t>();
+}
+
 v1::Durability ReadDurability(JsonFields& fields) {
   std::string durability;
   if (!fields.Read("durability", durability)) return v1::DURABILITY_UNSPECIFIED;
@@ -215,6 +225,9 @@ void ReadSession(JsonFields& fields, const HttpRequest& http, OpenAiRequest& out
   bool replaces_lost = false;
   if (fields.Read("replace_lost", replaces_lost)) {
     generate.mutable_session()->set_replace_lost(replaces_lost);
+  }
+  if (const std::optional<uint64_t> seed = ReadMemorySeed(fields); seed.has_value()) {
+    generate.mutable_session()->set_memory_seed(*seed);
   }
   int64_t number = 0;
   bool flag = true;

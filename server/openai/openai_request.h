@@ -30,6 +30,8 @@ void ReadMessages(JsonFields& fields, OpenAiRequest& out);
 
 // The field `durability`, of a session.
 v1::Durability ReadDurability(JsonFields& fields);
+// The field `memory_seed`, of a session.
+std::optional<uint64_t> ReadMemorySeed(JsonFields& fields);
 
 // Errors name the field of the body. Ranges are the engine's to check.
 absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,

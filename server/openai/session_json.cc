@@ -35,6 +35,7 @@ Json SessionJson(const SessionInfo& info, const Engine& engine) {
           {"created_at", absl::ToUnixSeconds(info.created)},
           {"last_used_at", absl::ToUnixSeconds(info.last_used)},
           {"ttl_ms", TtlMs(info.ttl)},
+          {"memory_seed", info.memory_seed.has_value() ? Json(*info.memory_seed) : Json()},
           {"state_bytes", info.state_bytes},
           {"max_context", max_context > 0 ? Json(max_context) : Json()},
           {"context_full", ContextFull(info, max_context)},

@@ -85,6 +85,7 @@ absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http)
   NewSession options;
   const v1::Durability durability = ReadDurability(fields);
   fields.Read("replace_lost", options.replaces_lost);
+  options.memory_seed = ReadMemorySeed(fields);
   const std::optional<RewindTarget> at =
       ReadPlace(fields, "fork_checkpoint", "fork_position", /*applies=*/is_fork);
   MNEME_RETURN_IF_ERROR(fields.Finish());
@@ -92,6 +93,9 @@ absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http)
   MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("session_ttl_ms", ttl_ms, access.facts()));
   options.ttl = ttl;
   MNEME_ASSIGN_OR_RETURN(options.durability, ToDurability("durability", durability));
+  if (is_fork && options.memory_seed.has_value()) {
+    return FieldError("memory_seed", "is there, expected none: a fork has its source's");
+  }
   if (is_fork) MNEME_RETURN_IF_ERROR(ValidateSessionName(source, "fork_of"));
   const SessionKey key{http.owner, std::move(name)};
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,

@@ -68,11 +68,13 @@ TEST_F(FlagsTest, ANegativeNumberIsNoFlag) {
 TEST_F(FlagsTest, WhatIsSaidOfASessionIsInItsOptions) {
   ASSERT_TRUE(flags_
                   .Parse(std::vector<std::string>{"--no-remember", "--replace-lost", "--durability",
-                                                  "none"})
+                                                  "none", "--memory-seed", "18446744073709551615"})
                   .ok());
   EXPECT_FALSE(request_.session().remember());
   EXPECT_TRUE(request_.session().replace_lost());
   EXPECT_EQ(request_.session().durability(), v1::DURABILITY_NONE);
+  EXPECT_EQ(request_.session().memory_seed(), ~uint64_t{0});
+  EXPECT_THAT(ErrorOf({"--memory-seed=-1"}), HasSubstr("expected an integer from 0 to 2^64 - 1"));
 }
 
 TEST_F(FlagsTest, AChoiceListsWhatItTakes) {

@@ -43,7 +43,11 @@ class EngramSession {
               .counts = steps > 0 ? StateView{} : field(DType::kU16, capacity, capacity),
               .fired = steps > 0 ? field(DType::kI32, capacity, steps / 32) : StateView{},
               .recalled = field(DType::kI32, 1, rules.recalled()),
-              .facts = field(DType::kI32, 1, kEngramFacts)};
+              .facts = field(DType::kI32, 1, kEngramFacts),
+              .seed = field(DType::kI32, 1, 2)};
+    // What `rules` say, by a seed of its own over another one of the rules.
+    rules_.seed ^= kOwnSeed;
+    std::memcpy(MemoryOf(store_.seed).host.data(), &kOwnSeed, sizeof(kOwnSeed));
     sums_ = field(number_, 1, rules.recalled());
     // Another crossing of the step has reported before this one.
     reports_ = {.words = bench_.NewInts({2, EngramReportSize(rules.recalled())}),
@@ -237,6 +241,8 @@ class EngramSession {
   }
 
  private:
+  static constexpr uint64_t kOwnSeed = 0xfedcba9876543210;
+
   // A field.
   struct Memory {
     std::vector<std::byte> host;
@@ -258,9 +264,9 @@ class EngramSession {
     }
     EngramStore store = store_;
     StateView sums = sums_;
-    for (StateView* view :
-         {&store.types, &store.vectors, &store.lifespans, &store.gains, &store.births,
-          store.steps > 0 ? &store.fired : &store.counts, &store.recalled, &store.facts, &sums}) {
+    for (StateView* view : {&store.types, &store.vectors, &store.lifespans, &store.gains,
+                            &store.births, store.steps > 0 ? &store.fired : &store.counts,
+                            &store.recalled, &store.facts, &store.seed, &sums}) {
       view->base = MemoryOf(*view).device.data();
     }
     work(store, sums);

@@ -213,6 +213,31 @@ TEST_F(StateCodecTest, NumbersGoFromOneStateDtypeToAnother) {
   EXPECT_EQ(reinterpret_cast<const float*>(slab.data())[3], 1e6f);
 }
 
+TEST_F(StateCodecTest, ALateFieldIsATensorWhereItIsNotZero) {
+  StateLayout layout;
+  layout.Add({.name = "facts", .dtype = DType::kI32, .shape = {1, 2}});
+  layout.Add({.name = "seed", .dtype = DType::kI32, .shape = {1, 2}, .is_late = true});
+  layout.Add({.name = "last", .dtype = DType::kI32, .shape = {1, 1}});
+  const auto decoded = [&](int32_t seed) {
+    return Decode(layout, 1, [&](std::byte* slab) {
+      const int32_t values[] = {1, 2, 0, seed};
+      std::memcpy(slab, values, sizeof(values));
+      const int32_t last = 5;
+      std::memcpy(slab + 64, &last, sizeof(last));
+    });
+  };
+  for (const int32_t seed : {0, 9}) {
+    const CanonicalState state = decoded(seed);
+    ASSERT_EQ(state.tensors.size(), seed == 0 ? 2u : 3u);
+    EXPECT_EQ(state.Find("seed") != nullptr, seed != 0);
+    EXPECT_THAT(state.Get("last").Elements<int32_t>(), ElementsAre(5));
+    const std::vector<std::byte> slab = Encode(layout, state);
+    int32_t values[4];
+    std::memcpy(values, slab.data(), sizeof(values));
+    EXPECT_THAT(values, ElementsAre(1, 2, 0, seed));
+  }
+}
+
 TEST_F(StateCodecTest, TensorsThatLoseSomethingAreCounted) {
   StateLayout layout;
   layout.Add({.name = "matrix", .dtype = DType::kF16, .shape = {1, 2}});

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/state_bytes.h"
 
 namespace mneme {
 namespace {
@@ -32,6 +33,28 @@ TEST(StateLayoutTest, FieldsFollowEachOtherAlignedTo64Bytes) {
   EXPECT_EQ(memory.memory_bytes(), 2 * 3 * 4 * 4);
   EXPECT_EQ(layout.slab_bytes(), 64 + 512);
   EXPECT_EQ(layout.fields().size(), 3u);
+}
+
+// So that states that were stored without it are read.
+TEST(StateLayoutTest, ALateFieldMovesNoOther) {
+  const auto make = [](bool with_late) {
+    StateLayout layout;
+    layout.Add({.name = "facts", .dtype = DType::kI32, .shape = {1, 8}});
+    if (with_late) {
+      const StateField late =
+          layout.Add({.name = "seed", .dtype = DType::kI32, .shape = {1, 2}, .is_late = true});
+      EXPECT_EQ(late.offset, 32);
+    }
+    const StateField next = layout.Add({.name = "memory", .shape = {1, 16}});
+    EXPECT_EQ(next.offset, 64);
+    return layout;
+  };
+  const StateLayout without = make(false), with = make(true);
+  EXPECT_EQ(with.slab_bytes(), without.slab_bytes());
+  EXPECT_EQ(HashLayout(with), HashLayout(without));
+  EXPECT_EQ(HashFormat(with), HashFormat(without));
+  std::vector<std::byte> slab(static_cast<size_t>(with.slab_bytes()), std::byte{3});
+  EXPECT_EQ(DigestState(with, slab.data(), 1), DigestState(without, slab.data(), 1));
 }
 
 TEST(StateLayoutTest, LayersShareTheFieldOfABirthsPhase) {

@@ -138,7 +138,10 @@ class FakeEngine final : public Engine {
     if (sessions_.count(key) > 0) {
       return WithReason(absl::AlreadyExistsError("taken"), kReasonSessionExists);
     }
-    return sessions_[key] = {.key = key, .ttl = options.ttl, .state_bytes = 4096};
+    return sessions_[key] = {.key = key,
+                             .ttl = options.ttl,
+                             .memory_seed = options.memory_seed,
+                             .state_bytes = 4096};
   }
   // The session exists, and its last token is pending.
   void SetPosition(const SessionKey& key, int64_t position) ABSL_LOCKS_EXCLUDED(mu_) {

@@ -104,6 +104,35 @@ TEST_F(SessionStoreTest, GoesOnAfterARestart) {
   EXPECT_FALSE(store_->FindRequest("other", "key")->has_value());
 }
 
+TEST_F(SessionStoreTest, ASeedStaysHoweverFarASessionGoesBack) {
+  Open();
+  SessionRecord session = NamedSession(*store_, "a");
+  session.memory_seed = ~uint64_t{0};
+  Turn turn = TokenTurn(0, {1, 2, 3});
+  turn.events.insert(turn.events.begin(), MemorySeeded{.seed = *session.memory_seed});
+  ASSERT_EQ(store_->Apply({CreateSession{session}, TurnOf(session.id, turn)}), absl::OkStatus());
+  const SessionRecord fork = NamedSession(*store_, "fork");
+  ASSERT_EQ(store_->Apply({ForkSession{session.id, fork, RewindTarget{.position = 0}},
+                           RewindSession{session.id, {.position = 0}}}),
+            absl::OkStatus());
+  Open();
+  for (const uint64_t id : {session.id, fork.id}) {
+    EXPECT_EQ(store_->Find(id)->fed_tokens, 0);
+    EXPECT_EQ(store_->Find(id)->memory_seed, session.memory_seed);
+  }
+  // Beside what was lost, too.
+  SessionRecord doubted = *store_->Find(session.id);
+  doubted.doubted_at = 7;
+  for (const bool has_seed : {true, false}) {
+    if (!has_seed) doubted.memory_seed.reset();
+    const std::string record = Encode(doubted).Seal("row");
+    const auto read = DecodeSession(*RecordReader::Open(record, "row"), "row");
+    ASSERT_EQ(read.status(), absl::OkStatus());
+    EXPECT_EQ(read->doubted_at, 7);
+    EXPECT_EQ(read->memory_seed, doubted.memory_seed);
+  }
+}
+
 TEST_F(SessionStoreTest, ABatchIsWholeOrAbsent) {
   Open();
   const SessionRecord session = NamedSession(*store_, "a");

@@ -218,7 +218,8 @@ def test_sessions_and_the_rest(server):
         server.says(sessions_pb2.ListSessionsResponse(sessions=[session("b")]))
         assert [s.name async for s in client.sessions.list()] == ["a", "b"]
         server.says(session("c"))
-        assert (await client.sessions.create("c")).name == "c"
+        assert (await client.sessions.create("c", memory_seed=7)).name == "c"
+        assert server.requests[-1].memory_seed == 7
 
         server.says(pb.ClassifyResponse(results=[pb.Classification(label="good")]))
         assert [c.label for c in await client.classify(["a"])] == ["good"]

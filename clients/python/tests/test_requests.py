@@ -49,6 +49,7 @@ def test_every_option_reaches_its_field():
             "surprise": True,
             "memory_use": True,
             "create_if_missing": False,
+            "memory_seed": 2**64 - 1,
             "ttl": 2.5,
             "expected_position": 0,
             "add_special_tokens": False,
@@ -86,6 +87,7 @@ def test_every_option_reaches_its_field():
     assert request.response.surprise
     assert request.response.memory_use
     assert not request.session.create_if_missing
+    assert request.session.memory_seed == 2**64 - 1
     assert request.session.ttl_ms == 2500
     assert request.HasField("expected_position")
     assert request.HasField("add_special_tokens")
@@ -98,6 +100,10 @@ def test_every_option_reaches_its_field():
 
 def test_what_is_not_given_or_none_is_not_sent():
     assert generate_request("x", None, {"temperature": None, "stop": None}).ByteSize() == 3
+
+
+def test_a_session_without_a_name_may_bring_a_seed():
+    assert generate_request("x", None, {"memory_seed": 0}).session.HasField("memory_seed")
 
 
 def test_one_stop_string_needs_no_list():
@@ -127,6 +133,7 @@ def test_an_unknown_option_is_named():
         ({"ttl": -1.0}, "session.ttl_ms"),
         ({"create_if_missing": "no"}, "session.create_if_missing"),
         ({"must_exist": "yes"}, "session.must_exist"),
+        ({"memory_seed": -1}, "session.memory_seed"),
         ({"priority": 0.5}, "priority"),
         ({"request_id": 5}, "request_id"),
         ({"timeout": "soon"}, "timeout"),

@@ -26,9 +26,17 @@ def test_sessions(server, client):
     info = client.sessions.get("a")
     assert (info.max_context, info.context_full, info.residency) == (16, True, "host")
 
+    assert info.memory_seed is None
+
     server.says(session("a"))
     assert client.sessions.create("a", ttl=math.inf).ttl == math.inf
     assert server.requests[-1].ttl_ms == -1
+    assert not server.requests[-1].HasField("memory_seed")
+    server.says(session("a", memory_seed=2**64 - 1))
+    assert client.sessions.create("a", memory_seed=2**64 - 1).memory_seed == 2**64 - 1
+    assert server.requests[-1].memory_seed == 2**64 - 1
+    with pytest.raises(mneme.InvalidArgument, match="memory_seed"):
+        client.sessions.create("a", memory_seed=2**64)
 
     server.says(
         sessions_pb2.ListSessionsResponse(

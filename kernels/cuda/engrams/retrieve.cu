@@ -24,6 +24,14 @@ struct RetrieveProblem {
   int first;                // crossing of the launch
   const uint16_t* counted;  // [crossings of the launch, capacity, capacity]: of a history
   Reports reports;
+  Field own_seeds;  // EngramStore::seed
+
+  // What a session draws from.
+  __device__ uint64_t SeedOf(int slot) const {
+    if (own_seeds.base == nullptr) return rules.seed;
+    const auto* words = own_seeds.At<const uint32_t>(slot, 0);
+    return rules.seed ^ (words[0] | uint64_t{words[1]} << 32);
+  }
 };
 
 // Short-term and long-term engrams are *old* ones. Lists are oldest first.
@@ -67,7 +75,7 @@ __device__ inline unsigned WarpMost(unsigned x) {
 
 // One warp draws among the long-term engrams that `counts` has most of.
 __device__ int SeedOf(const Lists& lists, const uint16_t* counts, int count,
-                      const EngramRules& rules, int segment, uint32_t birth) {
+                      const EngramRules& rules, uint64_t draws, int segment, uint32_t birth) {
   const int lane = threadIdx.x % kWarp;
   const int rounds = (count + kWarp - 1) / kWarp;
   unsigned own = 0;
@@ -81,7 +89,7 @@ __device__ int SeedOf(const Lists& lists, const uint16_t* counts, int count,
   if (rules.random_ties) {
     int ties = 0;
     for (int round = 0; round < rounds; ++round) ties += __popc(tied(round));
-    wanted = static_cast<int>(EngramDraw(rules.seed, static_cast<uint64_t>(segment), birth, ties));
+    wanted = static_cast<int>(EngramDraw(draws, static_cast<uint64_t>(segment), birth, ties));
   }
   for (int round = 0;; ++round) {
     unsigned votes = tied(round);
@@ -178,17 +186,18 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   bool ran_out = false;
   int found = 0;
+  const uint64_t draws = p.SeedOf(slot);
   if (longs > 0) {
     for (int s = warp; s < shorts; s += kWarps) {
       const int source = lists.shorts[s], engram = lists.old_slots[source];
       int seed = 0;
       if (lists.is_recalled[source] != 0) {
-        seed = SeedOf(lists, counts_of(engram), longs, rules, segment, births[engram]);
+        seed = SeedOf(lists, counts_of(engram), longs, rules, draws, segment, births[engram]);
       } else if (!rules.extra_seeds) {
         continue;
       } else if (rules.random_ties) {
         seed = static_cast<int>(
-            EngramDraw(rules.seed, static_cast<uint64_t>(segment), births[engram], longs));
+            EngramDraw(draws, static_cast<uint64_t>(segment), births[engram], longs));
       }
       if (lane == 0) lists.found[seed] = kFoundNow;
     }
@@ -319,7 +328,8 @@ void RetrieveEngrams(Device& device, const RetrieveEngramsArgs& args) {
                              .scores = args.scores.as<const float>(),
                              .first = 0,
                              .counted = nullptr,
-                             .reports = Reports(args.reports)};
+                             .reports = Reports(args.reports),
+                             .own_seeds = Field(args.store.seed)};
   const int most = static_cast<int>(args.crossings.most());
   const int together =
       args.store.steps > 0 ? std::min(most, CountedTogether(args.store.capacity)) : most;

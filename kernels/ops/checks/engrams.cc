@@ -53,6 +53,7 @@ void Check(const EngramRules& rules, const EngramStore& store, ActivationTypes t
   }
   ExpectState(store.recalled, DType::kI32, "recalled");
   ExpectState(store.facts, DType::kI32, "facts");
+  if (store.seed.base != nullptr) ExpectState(store.seed, DType::kI32, "seed");
 }
 
 void Check(const EngramRules& rules, const EngramReports& reports) {

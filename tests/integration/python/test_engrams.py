@@ -73,3 +73,31 @@ def test_what_cannot_be_looked_at(memoria_server, text_server, name):
     assert (status, error["error"]["code"]) == (501, "wrong_kind_of_model")
     with pytest.raises(mneme.InvalidArgument, match=r"edges\.limit"):
         memoria_server.client().sessions.inspect_memory(name, edges=mneme.EdgesView(limit=20001))
+
+
+def test_a_session_brings_a_seed(memoria_server, text_server, name):
+    client = memoria_server.client()
+    text = [i % 250 for i in range(40 * SEGMENT)]
+    assert client.sessions.create(name, memory_seed=2**64 - 1).memory_seed == 2**64 - 1
+    client.session(name).send(text, max_tokens=20, temperature=0.0)
+    base = f"http://127.0.0.1:{memoria_server.http_port}"
+    body = {
+        "prompt": text,
+        "max_tokens": 20,
+        "temperature": 0,
+        "session_id": f"{name}-2",
+        "memory_seed": 2**64 - 1,
+    }
+    assert ask(base, "/v1/completions", body=body)[0] == 200
+    shown = json.loads(ask(base, f"/v1/sessions/{name}-2", method="GET")[2])
+    assert shown["memory_seed"] == 2**64 - 1
+    engrams = [look(memoria_server, n, "view=engrams")[1]["engrams"] for n in (name, f"{name}-2")]
+    assert engrams[0] == engrams[1]
+
+    status, _, said = ask(base, "/v1/completions", body={**body, "memory_seed": 5})
+    assert (status, json.loads(said)["error"]["code"]) == (412, "memory_seed_mismatch")
+    with pytest.raises(mneme.FailedPrecondition) as refused:
+        client.session(name).send([1], max_tokens=1, memory_seed=5)
+    assert refused.value.reason == "MEMORY_SEED_MISMATCH"
+    with pytest.raises(mneme.InvalidArgument, match="drawn at random"):
+        text_server.client().sessions.create(f"{name}-3", memory_seed=5)

@@ -173,6 +173,7 @@ TEST_F(GenerateTest, EveryFieldReachesTheEngine) {
   request.mutable_session()->set_name("s/1");
   request.mutable_session()->set_create_if_missing(false);
   request.mutable_session()->set_ttl_ms(5000);
+  request.mutable_session()->set_memory_seed(0);
   v1::SamplingOptions& sampling = *request.mutable_sampling();
   sampling.set_temperature(0);
   sampling.set_top_p(0.25f);
@@ -207,6 +208,7 @@ TEST_F(GenerateTest, EveryFieldReachesTheEngine) {
   EXPECT_EQ(got.session.owner, "");
   EXPECT_FALSE(got.create_session);
   EXPECT_EQ(got.session_ttl, absl::Seconds(5));
+  EXPECT_EQ(got.memory_seed, 0u);
   EXPECT_EQ(got.sampling.temperature, 0);
   EXPECT_EQ(got.sampling.top_k, 5) << "the model's default";
   EXPECT_EQ(got.sampling.top_p, 0.25f);
@@ -240,6 +242,7 @@ TEST_F(GenerateTest, UnsetFieldsHaveTheirDefaults) {
   const Request got = Converted(TextRequest("ab"));
   EXPECT_EQ(got.session.name, "");
   EXPECT_TRUE(got.create_session);
+  EXPECT_FALSE(got.memory_seed.has_value());
   EXPECT_EQ(got.sampling.temperature, 0.5f) << "the model's default";
   EXPECT_EQ(got.sampling.top_p, 1);
   EXPECT_FALSE(got.sampling.seed.has_value());

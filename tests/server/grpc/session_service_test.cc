@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "clients/cpp/error_details.h"
 #include "mneme/v1/sessions.grpc.pb.h"
 #include "tests/server/grpc/server_fixture.h"
@@ -46,6 +47,20 @@ TEST_F(SessionServiceTest, SessionsAreCreatedFoundForkedAndDeleted) {
   EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(DetailsOf(gone).reason, "NO_SUCH_SESSION");
   EXPECT_EQ(client_->DeleteSession("a").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(SessionServiceTest, TheSeedThatASessionBringsIsTold) {
+  v1::CreateSessionRequest request;
+  request.set_name("a");
+  EXPECT_FALSE(client_->CreateSession(request)->has_memory_seed());
+  for (const uint64_t seed : {uint64_t{0}, ~uint64_t{0}}) {
+    request.set_name(absl::StrCat("s", seed));
+    request.set_memory_seed(seed);
+    ASSERT_TRUE(client_->CreateSession(request).ok());
+    const auto session = client_->GetSession(request.name());
+    EXPECT_TRUE(session->has_memory_seed());
+    EXPECT_EQ(session->memory_seed(), seed);
+  }
 }
 
 TEST_F(SessionServiceTest, SaysHowLongASessionMayBeAndWhetherItIs) {

@@ -77,6 +77,7 @@ TEST(OpenAiRequestTest, ValuesOfAnotherTypeAreRefusedByName) {
                                             "create_session",
                                             "must_exist",
                                             "expected_position",
+                                            "memory_seed",
                                             "idempotency_key",
                                             "priority",
                                             "stream",
@@ -118,6 +119,9 @@ TEST(OpenAiRequestTest, WhatWouldHaveNoEffectIsRefusedByName) {
            {R"("stream_options": {"include_usage": true})", "stream_options"},
            {R"("stream": true, "stream_options": {"other": 1})", "stream_options.other"},
            {R"("seed": 1e3)", "seed"},
+           {R"("memory_seed": -1)", "memory_seed"},
+           {R"("memory_seed": 18446744073709551616)", "memory_seed"},
+           {R"("memory_seed": "7")", "memory_seed"},
            {R"("expected_position": 18446744073709551615, "session_id": "s")", "expected_position"},
            {R"("no_such_field": 1)", "no_such_field"},
        }) {

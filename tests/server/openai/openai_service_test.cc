@@ -398,6 +398,28 @@ TEST_F(OpenAiServiceTest, SessionsForgetSegments) {
   EXPECT_EQ(post("/a/b/forget_segments", R"({"first": 2, "end": 5, "till": 6})").status, 400);
 }
 
+TEST_F(OpenAiServiceTest, SessionsBringASeed) {
+  Publish();
+  const auto ask = [&](const std::string& method, const std::string& path,
+                       const std::string& body = "") {
+    RawHttpClient client(server_->port());
+    client.SendRequest(method, "/v1/sessions" + path, body);
+    return client.Read();
+  };
+  const std::string body = R"({"session_id": "a", "memory_seed": 18446744073709551615})";
+  const std::string seed = R"("memory_seed":18446744073709551615,)";
+  EXPECT_THAT(ask("POST", "", body).body, HasSubstr(seed));
+  EXPECT_THAT(ask("GET", "/a").body, HasSubstr(seed));
+  EXPECT_THAT(ask("POST", "", R"({"session_id": "b"})").body, HasSubstr("\"memory_seed\":null,"));
+  const RawResponse negative = ask("POST", "", R"({"session_id": "c", "memory_seed": -1})");
+  EXPECT_EQ(negative.status, 400);
+  EXPECT_THAT(negative.body, HasSubstr("2^64 - 1"));
+  const RawResponse fork =
+      ask("POST", "", R"({"session_id": "c", "fork_of": "a", "memory_seed": 5})");
+  EXPECT_EQ(fork.status, 400);
+  EXPECT_THAT(fork.body, HasSubstr("memory_seed"));
+}
+
 TEST_F(OpenAiServiceTest, SessionsGoBack) {
   Publish();
   const auto ask = [&](const std::string& method, const std::string& path,

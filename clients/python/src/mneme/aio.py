@@ -299,9 +299,16 @@ class AsyncSessions:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
-    async def create(self, name: str = "", *, ttl: Optional[Duration] = None) -> SessionInfo:
-        """Takes a place for a session; "": the server chooses a name."""
-        request = create_session_request(name, ttl)
+    async def create(
+        self,
+        name: str = "",
+        *,
+        ttl: Optional[Duration] = None,
+        memory_seed: Optional[int] = None,
+    ) -> SessionInfo:
+        """Takes a place for a session; "": the server chooses a name. `memory_seed`: what it draws
+        from as it recalls, of a model that draws at random (Memoria)."""
+        request = create_session_request(name, ttl, memory_seed)
         return session_info_of(
             await self._client._unary("create_session", request, repeatable=False)
         )

@@ -270,9 +270,16 @@ class Sessions:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def create(self, name: str = "", *, ttl: Optional[Duration] = None) -> SessionInfo:
-        """Takes a place for a session; "": the server chooses a name."""
-        request = create_session_request(name, ttl)
+    def create(
+        self,
+        name: str = "",
+        *,
+        ttl: Optional[Duration] = None,
+        memory_seed: Optional[int] = None,
+    ) -> SessionInfo:
+        """Takes a place for a session; "": the server chooses a name. `memory_seed`: what it draws
+        from as it recalls, of a model that draws at random (Memoria)."""
+        request = create_session_request(name, ttl, memory_seed)
         return session_info_of(self._client._unary("create_session", request, repeatable=False))
 
     def get(self, name: str) -> SessionInfo:

@@ -141,6 +141,7 @@ def session_info_of(m: sessions_pb2.Session) -> SessionInfo:
         context_full=m.context_full,
         residency=_RESIDENCIES.get(m.residency, "device"),
         durability=_DURABILITIES.get(m.durability),
+        memory_seed=m.memory_seed if m.HasField("memory_seed") else None,
     )
 
 

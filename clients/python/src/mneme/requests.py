@@ -99,6 +99,10 @@ class RequestOptions(TypedDict, total=False):
     replace_lost: Optional[bool]
     """A session that was lost (DataLoss, SESSION_LOST) is begun anew; one that may have lost its last
     turns goes on with what is left, as it does where `expected_position` is what is there."""
+    memory_seed: Optional[int]
+    """What a session that this request begins draws from as it recalls, of a model that draws at
+    random (Memoria), 0 to 2**64 - 1; not given: the model's own. A session that exists must have
+    this one (FailedPrecondition, MEMORY_SEED_MISMATCH)."""
     remember: Optional[bool]
     """False: the answer is given in a copy of the session, which stays as it is."""
     durability: Optional[str]
@@ -307,6 +311,9 @@ def _fill(
         for name in _SESSION:
             if name in given:
                 raise TypeError(f"{name} needs the name of a session")
+    if "memory_seed" in given:
+        with _filling("session.memory_seed", given["memory_seed"]):
+            request.session.memory_seed = given["memory_seed"]
 
     for path, message, names in (
         ("sampling.", request.sampling, _SAMPLING),
@@ -403,9 +410,15 @@ def detokenize_request(
     )
 
 
-def create_session_request(name: str, ttl: Optional[Duration]) -> sessions_pb2.CreateSessionRequest:
+def create_session_request(
+    name: str, ttl: Optional[Duration], memory_seed: Optional[int] = None
+) -> sessions_pb2.CreateSessionRequest:
     """The message for a call of `sessions.create`."""
-    return sessions_pb2.CreateSessionRequest(name=name, ttl_ms=milliseconds(ttl))
+    request = sessions_pb2.CreateSessionRequest(name=name, ttl_ms=milliseconds(ttl))
+    if memory_seed is not None:
+        with _filling("memory_seed", memory_seed):
+            request.memory_seed = memory_seed
+    return request
 
 
 def list_sessions_request(

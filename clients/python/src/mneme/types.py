@@ -304,6 +304,8 @@ class SessionInfo:
     than the server's."""
     durability: Optional[str] = None
     """How the server stores it: "turn" or "none"; None: it ends with the server."""
+    memory_seed: Optional[int] = None
+    """What it draws from as it recalls, where it brought that (Memoria); None: it brought none."""
 
 
 @dataclass(frozen=True)
