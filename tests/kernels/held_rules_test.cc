@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "gtest/gtest.h"
 #include "kernels/recurrent_steps.h"
 #include "tests/support/backends.h"
@@ -299,40 +301,46 @@ class HeldMemories {
   bool held_back_ = false;
 };
 
-class HeldRulesTest : public testing::TestWithParam<BackendUnderTest> {
+class HeldRulesTest : public testing::TestWithParam<std::tuple<HeldCase, BackendUnderTest>> {
  protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make(2, DType::kF32);
+  std::unique_ptr<Backend> backend_ = std::get<1>(GetParam()).Make(2, DType::kF32);
 };
 
 // Few tokens are written at once, many held back, longer segments find writes pending: a memory
 // sees all of it, in any order.
 TEST_P(HeldRulesTest, BatchesOfEverySizeShareMemories) {
   if (backend_->state_format().pending_writes == 0) GTEST_SKIP() << "holds nothing back";
-  uint64_t seed = 40;
-  for (const HeldCase& held : Cases()) {
-    SCOPED_TRACE(held.name + ", seed " + std::to_string(++seed));
-    ASSERT_TRUE(HoldsBack(held.rule, held.key_dim, held.value_dim, DType::kF32));
-    HeldMemories memories(*backend_, seed, held);
-    memories.Step(held.slots, 1, 1);
-    for (int step = 0; step < 40; ++step) {
-      // All at once, some of them, or few.
-      const int some = memories.random().Int(held.slots / 3, held.slots / 2);
-      const int slots = memories.random().Chance(0.5)   ? held.slots
-                        : memories.random().Chance(0.6) ? some
-                                                        : memories.random().Int(1, 4);
-      const int longest = memories.random().Chance(0.1) ? 5 : 1;
-      memories.Step(slots, 0.97, longest);
-      if (HasFailure()) return;
-    }
-    memories.Settle();
-    for (int step = 0; step < 3; ++step) memories.Step(held.slots, 0.9, 1);
-    memories.Settle();
-    EXPECT_TRUE(memories.held_back()) << "nothing was ever pending";
+  const HeldCase& held = std::get<0>(GetParam());
+  ASSERT_TRUE(HoldsBack(held.rule, held.key_dim, held.value_dim, DType::kF32));
+  HeldMemories memories(*backend_, /*seed=*/41, held);
+  memories.Step(held.slots, 1, 1);
+  for (int step = 0; step < 40; ++step) {
+    // All at once, some of them, or few.
+    const int some = memories.random().Int(held.slots / 3, held.slots / 2);
+    const int slots = memories.random().Chance(0.5)   ? held.slots
+                      : memories.random().Chance(0.6) ? some
+                                                      : memories.random().Int(1, 4);
+    const int longest = memories.random().Chance(0.1) ? 5 : 1;
+    memories.Step(slots, 0.97, longest);
+    if (HasFailure()) return;
   }
+  memories.Settle();
+  for (int step = 0; step < 3; ++step) memories.Step(held.slots, 0.9, 1);
+  memories.Settle();
+  EXPECT_TRUE(memories.held_back()) << "nothing was ever pending";
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, HeldRulesTest, testing::ValuesIn(AvailableBackends()),
-                         BackendName);
+INSTANTIATE_TEST_SUITE_P(Backends, HeldRulesTest,
+                         testing::Combine(testing::ValuesIn(Cases()),
+                                          testing::ValuesIn(AvailableBackends())),
+                         [](const testing::TestParamInfo<HeldRulesTest::ParamType>& info) {
+                           std::string name = std::get<0>(info.param).name;
+                           for (char& c : name)
+                             c = absl::ascii_isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           return name + "_" +
+                                  BackendName(testing::TestParamInfo<BackendUnderTest>(
+                                      std::get<1>(info.param), 0));
+                         });
 
 }  // namespace
 }  // namespace mneme
