@@ -11,8 +11,9 @@ namespace mneme {
 // the gated delta rule's two, and with half as many of them a step moves as few bytes.
 constexpr int kHeldWrites = 8;
 
-// Whether memories under a rule do: matrices of f32, [heads, value_dim, key_dim], all tensors of
-// which have as many heads. Their terms are
+// Whether memories under a rule do: matrices of f32, [heads, value_dim, key_dim]. Tensors have as
+// many heads, but for keys and queries of decays of heads, which heads may share; what is pending
+// has a key for each head. Their terms are
 //
 //   S = S_0 diag(E_0) + sum_{j <= n} u_j (E_j k_j)^T     E_j = exp( the log decays after write j )
 //
@@ -22,7 +23,10 @@ constexpr bool HoldsBack(const MatrixRule& rule, int key_dim, int value_dim, DTy
   const bool decays = rule.decay == MatrixRule::Decay::kNone ||
                       rule.decay == MatrixRule::Decay::kConstant ||
                       rule.decay == MatrixRule::Decay::kKey;
-  return decays && rule.correction != MatrixRule::Correction::kGeneral &&
+  // With a correction, decays of heads are the gated delta rule's.
+  const bool by_head =
+      rule.decay == MatrixRule::Decay::kHead && rule.correction == MatrixRule::Correction::kNone;
+  return (decays || by_head) && rule.correction != MatrixRule::Correction::kGeneral &&
          rule.read == MatrixRule::Read::kAfter && memory_dtype == DType::kF32 &&
          (key_dim == 64 || key_dim == 128 || key_dim == 256) && value_dim % 4 == 0;
 }

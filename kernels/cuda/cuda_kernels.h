@@ -15,6 +15,7 @@
 #include "kernels/cuda/engrams/engrams.h"
 #include "kernels/cuda/engrams/read_step.h"
 #include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/step.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/neural_memory/neural_memory.h"
 #include "kernels/cuda/residual_streams/residual_streams.h"
@@ -26,13 +27,17 @@
 #include "kernels/kernels.h"
 #include "kernels/layer_norm_step.h"
 #include "kernels/ops/checks.h"
+#include "kernels/recurrent_steps.h"
 #include "kernels/stream_steps.h"
 
 namespace mneme::cuda {
 
 inline constexpr ActivationTypes kTypes{DType::kF32, /*takes_rounded=*/true};
 
-class CudaKernels final : public Kernels, public LayerNormSteps, public StreamSteps {
+class CudaKernels final : public Kernels,
+                          public LayerNormSteps,
+                          public StreamSteps,
+                          public RecurrentSteps {
  public:
   explicit CudaKernels(Device& device) : device_(device) {}
 
@@ -296,11 +301,24 @@ class CudaKernels final : public Kernels, public LayerNormSteps, public StreamSt
   bool SwiGluProduct(const SwiGluProductArgs& args) override {
     return linear::SwiGluProduct(device_, args);
   }
-  bool Rwkv7Step(const Rwkv7StepArgs& args) override { return rwkv::Rwkv7Step(device_, args); }
+  bool ActivatedProducts(std::span<const ActivatedProduct> products) override {
+    return linear::ActivatedProducts(device_, products);
+  }
+  bool Rwkv7Step(const Rwkv7StepArgs& args) override {
+    return rwkv::Rwkv7LayerStep(device_, {.low_rank = {}, .step = args});
+  }
+  bool Rwkv7LayerStep(const Rwkv7LayerStepArgs& args) override {
+    return rwkv::Rwkv7LayerStep(device_, args);
+  }
   bool NormAndShift(const LayerNormArgs& norm, const TokenShiftArgs& shift) override {
     return rwkv::NormAndShift(device_, norm, shift);
   }
-  bool Mamba2Step(const Mamba2StepArgs& args) override { return scan::Mamba2Step(device_, args); }
+  bool Mamba2Step(const Mamba2StepArgs& args) override {
+    return scan::Mamba2LayerStep(device_, {.convolutions = {}, .step = args, .norm = nullptr});
+  }
+  bool Mamba2LayerStep(const Mamba2LayerStepArgs& args) override {
+    return scan::Mamba2LayerStep(device_, args);
+  }
   bool Mamba2Output(const Mamba2OutputArgs& args) override {
     return scan::Mamba2Output(device_, args);
   }

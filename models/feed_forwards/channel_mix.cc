@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/recurrent_steps.h"
 #include "models/token_shift.h"
 
 namespace mneme {
@@ -51,20 +52,30 @@ class ChannelMixer final : public FeedForward {
     const TensorView shifted =
         NormedAndShifted(ctx, norm, hidden, x, /*keep=*/false, shift_, products);
 
-    const TensorView key = ctx.Temp({tokens, key_.out_features});
+    const TensorView inner = ctx.TempForProducts({tokens, key_.out_features}, {{&value_, 1}});
     const TensorView receptance = receives_ ? ctx.Temp(hidden.shape) : TensorView{};
-    std::vector<LinearArgs> in = {{.x = Part(shifted, 0), .weights = {&key_, 1}, .y = key}};
+    std::vector<ActivatedProduct> in = {
+        {.product = {.x = Part(shifted, 0), .weights = {&key_, 1}, .y = inner},
+         .activation = Activation::kSquaredRelu}};
     if (receives_) {
-      in.push_back({.x = Part(shifted, 1), .weights = {&receptance_, 1}, .y = receptance});
+      in.push_back(
+          {.product = {.x = Part(shifted, 1), .weights = {&receptance_, 1}, .y = receptance},
+           .activation = Activation::kSigmoid});
     }
-    kernels.Linear(in);
-    const TensorView inner = ctx.TempForProducts(key.shape, {{&value_, 1}});
-    std::vector<ActivateArgs> activations = {
-        {.x = key, .activation = Activation::kSquaredRelu, .y = inner}};
-    if (receives_) {
-      activations.push_back({.x = receptance, .activation = Activation::kSigmoid, .y = receptance});
+    RecurrentSteps* const fused = RecurrentStepsOf(kernels);
+    if (fused == nullptr || !fused->ActivatedProducts(in)) {
+      const TensorView key = ctx.Temp(inner.shape);
+      std::vector<ActivateArgs> activations;
+      std::vector<LinearArgs> sums;
+      for (const ActivatedProduct& each : in) {
+        LinearArgs product = each.product;
+        if (sums.empty()) product.y = key;
+        activations.push_back({.x = product.y, .activation = each.activation, .y = each.product.y});
+        sums.push_back(product);
+      }
+      kernels.Linear(sums);
+      kernels.Activate(activations);
     }
-    kernels.Activate(activations);
     const TensorView value = receives_ ? x : hidden;
     const LinearArgs out[] = {
         {.x = inner, .weights = {&value_, 1}, .y = value, .accumulate = !receives_}};

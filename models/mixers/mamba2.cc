@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/recurrent_steps.h"
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
+#include "models/mixers/pending_fields.h"
 #include "models/mixers/state_space.h"
 #include "models/projection.h"
 #include "models/step_entries.h"
@@ -46,6 +48,7 @@ class Mamba2 final : public SequenceMixer {
                                                            std::array{channels, channels, shared,
                                                                       shared, config.heads},
                                                            builder.model_dim, bias));
+    mixer->pending_ = PendingFields::Of(builder, kRule, config.states, config.head_dim);
     const MemoryFields fields(builder, /*routing=*/{});
     const Projection* const convolved[] = {&mixer->in_[kU], &mixer->in_[kB], &mixer->in_[kQ]};
     const char* const names[] = {"u", "b", "c"};
@@ -57,6 +60,11 @@ class Mamba2 final : public SequenceMixer {
     MNEME_ASSIGN_OR_RETURN(mixer->rates_, TakeRates(builder, config.heads, /*states=*/0));
     MNEME_ASSIGN_OR_RETURN(mixer->skip_, TakeSkip(builder, config));
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.head_dim, config.states);
+    mixer->pending_.Add(builder, mixer->memory_,
+                        {.heads = config.heads,
+                         .key_dim = config.states,
+                         .value_heads = config.heads,
+                         .value_dim = config.head_dim});
     if (config.output != Mamba2Config::Output::kGate) {
       mixer->norm_.eps = builder.norm_eps;
       MNEME_ASSIGN_OR_RETURN(
@@ -70,6 +78,10 @@ class Mamba2 final : public SequenceMixer {
   }
 
   bool uses_row_index() const override { return true; }
+
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    pending_.Settle(ctx, slots, memory_, /*written=*/{});
+  }
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
@@ -93,7 +105,6 @@ class Mamba2 final : public SequenceMixer {
       convolutions.push_back(convolutions_[i - kU].Args(ctx, streams[i], entries.segments, y));
       streams[i] = y;
     }
-    kernels.ShortConv(convolutions);
 
     const TensorView u = ByHead(streams[kU], config_.heads);
     const TensorView log_decay = ctx.Temp({entries.count, config_.heads});
@@ -116,6 +127,7 @@ class Mamba2 final : public SequenceMixer {
                                       .log_decay = log_decay,
                                       .segments = entries.segments,
                                       .state = ctx.State(memory_),
+                                      .pending = pending_.View(ctx.slabs),
                                       .out = v},
                            .skip = {.x = streams[kU], .scale = skip_, .y = read}};
     if (gated) {
@@ -128,9 +140,12 @@ class Mamba2 final : public SequenceMixer {
         .weight = norm_.weight,
         .eps = norm_.eps,
         .y = ByHead(y, config_.norm_groups)};
-    if (step.memory.segments.longest == 1 && kernels.Mamba2Step(step)) {
-      if (normed) kernels.GatedRmsNorm(norm_of_parts);
-    } else {
+    RecurrentSteps* const steps = RecurrentStepsOf(kernels);
+    if (steps == nullptr || step.memory.segments.longest != 1 ||
+        !steps->Mamba2LayerStep({.convolutions = convolutions,
+                                 .step = step,
+                                 .norm = normed ? &norm_of_parts : nullptr})) {
+      kernels.ShortConv(convolutions);
       kernels.Discretize(step.discretize);
       kernels.MatrixMemory(step.memory);
       const bool fused =
@@ -156,6 +171,7 @@ class Mamba2 final : public SequenceMixer {
   TensorView dt_bias_, rates_;  // [heads] f32
   TensorView skip_;             // [channels] f32
   StateField memory_;
+  PendingFields pending_;
   Norm norm_;       // [norm_groups, channels / norm_groups], or empty
   Projection out_;  // [model_dim, channels]
 };

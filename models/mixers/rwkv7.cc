@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/recurrent_steps.h"
 #include "models/low_rank.h"
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
@@ -97,21 +98,33 @@ class Rwkv7 final : public SequenceMixer {
     std::vector<LinearArgs> in = {{.x = Part(shifted, kR), .weights = {&r_, 1}, .y = r},
                                   {.x = Part(shifted, kK), .weights = {&k_, 1}, .y = k},
                                   {.x = Part(shifted, kV), .weights = {&v_, 1}, .y = v}};
-    std::vector<ActivateArgs> activations;
+    std::vector<ActivatedProduct> inner_products;
+    for (const LinearArgs& product : in) inner_products.push_back({.product = product});
     std::vector<LinearArgs> up;
     for (Inner& map : low_rank) {
-      TensorView y = ctx.Temp({tokens, map.weights->rank()});
-      in.push_back({.x = Part(shifted, map.part), .weights = {&map.weights->down, 1}, .y = y});
-      if (map.weights->activation != Activation::kIdentity) {
-        const TensorView to = ctx.TempForProducts(y.shape, {{&map.weights->up, 1}});
-        activations.push_back({.x = y, .activation = map.weights->activation, .y = to});
-        y = to;
-      }
-      up.push_back({.x = y, .weights = {&map.weights->up, 1}, .y = map.y});
+      map.inner = ctx.TempForProducts({tokens, map.weights->rank()}, {{&map.weights->up, 1}});
+      inner_products.push_back({.product = {.x = Part(shifted, map.part),
+                                            .weights = {&map.weights->down, 1},
+                                            .y = map.inner},
+                                .activation = map.weights->activation});
+      up.push_back({.x = map.inner, .weights = {&map.weights->up, 1}, .y = map.y});
     }
-    kernels.Linear(in);
-    kernels.Activate(activations);
-    kernels.Linear(up);
+    RecurrentSteps* const fused = RecurrentStepsOf(kernels);
+    if (fused == nullptr || !fused->ActivatedProducts(inner_products)) {
+      const Workspace::Scope scope_of_sums(ctx.workspace);
+      std::vector<ActivateArgs> activations;
+      for (Inner& map : low_rank) {
+        const bool plain = map.weights->activation == Activation::kIdentity &&
+                           map.inner.dtype == ctx.backend.activation_dtype();
+        const TensorView sum = plain ? map.inner : ctx.Temp(map.inner.shape);
+        in.push_back({.x = Part(shifted, map.part), .weights = {&map.weights->down, 1}, .y = sum});
+        if (!plain) {
+          activations.push_back({.x = sum, .activation = map.weights->activation, .y = map.inner});
+        }
+      }
+      kernels.Linear(in);
+      kernels.Activate(activations);
+    }
 
     const TensorView erased = ByHead(ctx.Temp(hidden.shape), heads);
     const TensorView read = ctx.Temp({tokens, heads, config_.value_dim});
@@ -151,7 +164,9 @@ class Rwkv7 final : public SequenceMixer {
     if (!first_) {
       step.residual = {.first = ctx.first_values, .gate = residual, .bias = residual_bias_, .v = v};
     }
-    if (step.memory.segments.longest != 1 || !kernels.Rwkv7Step(step)) {
+    if (fused == nullptr || step.memory.segments.longest != 1 ||
+        !fused->Rwkv7LayerStep({.low_rank = up, .step = step})) {
+      kernels.Linear(up);
       kernels.Rwkv7Gates(step.gates);
       if (!first_) kernels.ValueResidual(step.residual);
       kernels.MatrixMemory(step.memory);
@@ -171,6 +186,7 @@ class Rwkv7 final : public SequenceMixer {
     const LowRank* weights;
     int part;
     TensorView y;
+    TensorView inner = {};  // of its rank
   };
 
   // The mixes of r, w, k, v, a and g, [6, model_dim]: one tensor each, or, in old files, one for

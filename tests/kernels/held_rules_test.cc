@@ -7,9 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "gtest/gtest.h"
+#include "kernels/recurrent_steps.h"
 #include "tests/support/backends.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
@@ -25,6 +28,9 @@ struct HeldCase {
   int heads, key_dim, value_dim;
   int slots;  // so many that all at once are worth holding back for
   int most_writes = kHeldWrites;
+  int groups = 0;  // of heads that share keys and queries; 0: none do
+
+  int key_heads() const { return groups > 0 ? groups : heads; }
 };
 
 std::vector<HeldCase> Cases() {
@@ -40,6 +46,7 @@ std::vector<HeldCase> Cases() {
           {"delta_net", rule(Decay::kNone, Correction::kDelta), 4, 128, 128, 44, 16},
           {"delta_net, keys of 64", rule(Decay::kNone, Correction::kDelta), 4, 64, 256, 44, 16},
           {"linear_attn", rule(Decay::kNone, Correction::kNone), 2, 256, 256, 24},
+          {"mamba2", rule(Decay::kHead, Correction::kNone), 8, 128, 64, 40, kHeldWrites, 2},
           {"retnet", rule(Decay::kConstant, Correction::kNone), 2, 256, 512, 14}};
 }
 
@@ -90,18 +97,19 @@ class HeldMemories {
                                  range_before = range_.Bytes();
     const int n = Entries(list), heads = held_.heads;
     Workbench bench(bench_.backend());
-    const std::vector<double> q = UnitVectors(n * heads), k = UnitVectors(n * heads);
-    const std::vector<double> v = random_.NormalValues(int64_t{n} * heads * held_.value_dim);
+    const int key_heads = held_.key_heads(), heads_of_key = heads / key_heads;
+    const std::vector<double> q = UnitVectors(n * key_heads), k = UnitVectors(n * key_heads);
+    std::vector<double> v = random_.NormalValues(int64_t{n} * heads * held_.value_dim);
     const std::vector<double> beta = random_.UniformValues(n * heads, 0, 1);
     std::vector<double> decay;
-    for (int i = 0; i < n * heads * held_.key_dim; ++i) {
+    for (int i = 0; i < n * heads * decay_width_; ++i) {
       const bool forgets = random_.Chance(0.002);
       decay.push_back(forgets ? -INFINITY
                               : RoundTo(-std::exp(random_.Uniform(-9, 0)), DType::kF32));
     }
     MatrixMemoryArgs args = {.rule = held_.rule,
-                             .q = bench.Activations(q, {n, heads, held_.key_dim}),
-                             .k = bench.Activations(k, {n, heads, held_.key_dim}),
+                             .q = bench.Activations(q, {n, key_heads, held_.key_dim}),
+                             .k = bench.Activations(k, {n, key_heads, held_.key_dim}),
                              .v = bench.Activations(v, {n, heads, held_.value_dim}),
                              .scale = 0.5f,
                              .segments = Upload(bench, list),
@@ -113,13 +121,22 @@ class HeldMemories {
     }
     if (held_.rule.decay == MatrixRule::Decay::kKey) {
       args.log_decay = bench.Activations(decay, {n, heads, held_.key_dim});
+    } else if (held_.rule.decay == MatrixRule::Decay::kHead) {
+      args.log_decay = bench.Activations(decay, {n, heads});
     } else if (held_.rule.decay == MatrixRule::Decay::kConstant) {
       args.log_decay = bench.Floats(constant_, {heads});
     }
     if (held_.rule.correction == MatrixRule::Correction::kDelta) {
       args.beta = bench.Activations(beta, {n, heads});
     }
-    bench.kernels().MatrixMemory(args);
+    std::vector<double> skipped(v.size());
+    RecurrentSteps* const steps = RecurrentStepsOf(bench.kernels());
+    if (held_.rule.decay == MatrixRule::Decay::kHead && args.segments.longest == 1 &&
+        steps != nullptr) {
+      TakeLayerStep(bench, *steps, args, v, decay, skipped);
+    } else {
+      bench.kernels().MatrixMemory(args);
+    }
 
     std::vector<double> want;
     std::vector<int> active;
@@ -132,8 +149,9 @@ class HeldMemories {
           const int64_t at = int64_t{e} * heads + head;
           TakeToken(
               &Rows(list[s].slot, list[s].memory)[int64_t{head} * held_.value_dim * held_.key_dim],
-              head, &q[at * held_.key_dim], &k[at * held_.key_dim], &v[at * held_.value_dim],
-              &decay[at * held_.key_dim], beta[at], want);
+              head, &q[at / heads_of_key * held_.key_dim], &k[at / heads_of_key * held_.key_dim],
+              &v[at * held_.value_dim], &decay[at * decay_width_], beta[at],
+              &skipped[at * held_.value_dim], want);
         }
       }
     }
@@ -211,14 +229,57 @@ class HeldMemories {
     return values;
   }
 
+  // Mamba2LayerStep, and what v, decays and outputs are by it.
+  void TakeLayerStep(Workbench& bench, RecurrentSteps& steps, const MatrixMemoryArgs& memory,
+                     std::vector<double>& v, std::vector<double>& decay,
+                     std::vector<double>& skipped) {
+    const int heads = held_.heads, dim = held_.value_dim;
+    const auto n = static_cast<int>(decay.size()) / heads;
+    const auto rounded = [](std::vector<double> values) {
+      for (double& value : values) value = RoundTo(value, DType::kF32);
+      return values;
+    };
+    const std::vector<double> dt = rounded(random_.UniformValues(n * heads, -4, 2));
+    const std::vector<double> bias = rounded(random_.UniformValues(heads, -1, 1));
+    const std::vector<double> rates = rounded(random_.UniformValues(heads, -2, -0.01));
+    const std::vector<double> skip = rounded(random_.UniformValues(heads * dim, -1, 1));
+    const TensorView u = memory.v;
+    Mamba2StepArgs args = {
+        .discretize = {.u = u,
+                       .dt = bench.Activations(dt, {n, heads}),
+                       .dt_bias = bench.Floats(bias, {heads}),
+                       .a = bench.Floats(rates, {heads}),
+                       .least_step = 0.05f,
+                       .most_step = 1.5f,
+                       .log_decay = memory.log_decay,
+                       .v = bench.NewActivations({n, heads, dim})},
+        .memory = memory,
+        .skip = {.x = u, .scale = bench.Floats(skip, {heads * dim}), .y = memory.out}};
+    args.memory.v = args.discretize.v;
+    args.skip.x.shape = args.skip.y.shape = {n, heads * dim};
+    ASSERT_TRUE(steps.Mamba2LayerStep({.convolutions = {}, .step = args, .norm = nullptr}));
+    for (int i = 0; i < n * heads; ++i) {
+      const double z = dt[i] + bias[i % heads];
+      const double step = std::min(1.5, std::max(double{0.05f}, std::log1p(std::exp(z))));
+      decay[i] = step * rates[i % heads];
+      for (int j = 0; j < dim; ++j) {
+        const size_t at = static_cast<size_t>(i) * dim + j;
+        skipped[at] = skip[i % heads * dim + j] * v[at];
+        v[at] *= step;
+      }
+    }
+  }
+
   // One head's matrix `s`; appends the outputs.
   void TakeToken(double* s, int head, const double* q, const double* k, const double* v,
-                 const double* log_decay, double beta, std::vector<double>& out) const {
+                 const double* log_decay, double beta, const double* skipped,
+                 std::vector<double>& out) const {
     const int n = held_.key_dim;
     std::vector<double> decay(static_cast<size_t>(n), 1.0);
     for (int j = 0; j < n; ++j) {
       if (held_.rule.decay == MatrixRule::Decay::kKey) decay[j] = std::exp(log_decay[j]);
       if (held_.rule.decay == MatrixRule::Decay::kConstant) decay[j] = std::exp(constant_[head]);
+      if (held_.rule.decay == MatrixRule::Decay::kHead) decay[j] = std::exp(*log_decay);
     }
     for (int i = 0; i < held_.value_dim; ++i, s += n) {
       double recall = 0, read = 0;
@@ -226,7 +287,7 @@ class HeldMemories {
       const bool delta = held_.rule.correction == MatrixRule::Correction::kDelta;
       const double u = delta ? beta * (v[i] - recall) : v[i];
       for (int j = 0; j < n; ++j) read += (s[j] += u * k[j]) * q[j];
-      out.push_back(0.5 * read);
+      out.push_back(0.5 * read + skipped[i]);
     }
   }
 
@@ -240,40 +301,46 @@ class HeldMemories {
   bool held_back_ = false;
 };
 
-class HeldRulesTest : public testing::TestWithParam<BackendUnderTest> {
+class HeldRulesTest : public testing::TestWithParam<std::tuple<HeldCase, BackendUnderTest>> {
  protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make(2, DType::kF32);
+  std::unique_ptr<Backend> backend_ = std::get<1>(GetParam()).Make(2, DType::kF32);
 };
 
 // Few tokens are written at once, many held back, longer segments find writes pending: a memory
 // sees all of it, in any order.
 TEST_P(HeldRulesTest, BatchesOfEverySizeShareMemories) {
   if (backend_->state_format().pending_writes == 0) GTEST_SKIP() << "holds nothing back";
-  uint64_t seed = 40;
-  for (const HeldCase& held : Cases()) {
-    SCOPED_TRACE(held.name + ", seed " + std::to_string(++seed));
-    ASSERT_TRUE(HoldsBack(held.rule, held.key_dim, held.value_dim, DType::kF32));
-    HeldMemories memories(*backend_, seed, held);
-    memories.Step(held.slots, 1, 1);
-    for (int step = 0; step < 40; ++step) {
-      // All at once, some of them, or few.
-      const int some = memories.random().Int(held.slots / 3, held.slots / 2);
-      const int slots = memories.random().Chance(0.5)   ? held.slots
-                        : memories.random().Chance(0.6) ? some
-                                                        : memories.random().Int(1, 4);
-      const int longest = memories.random().Chance(0.1) ? 5 : 1;
-      memories.Step(slots, 0.97, longest);
-      if (HasFailure()) return;
-    }
-    memories.Settle();
-    for (int step = 0; step < 3; ++step) memories.Step(held.slots, 0.9, 1);
-    memories.Settle();
-    EXPECT_TRUE(memories.held_back()) << "nothing was ever pending";
+  const HeldCase& held = std::get<0>(GetParam());
+  ASSERT_TRUE(HoldsBack(held.rule, held.key_dim, held.value_dim, DType::kF32));
+  HeldMemories memories(*backend_, /*seed=*/41, held);
+  memories.Step(held.slots, 1, 1);
+  for (int step = 0; step < 40; ++step) {
+    // All at once, some of them, or few.
+    const int some = memories.random().Int(held.slots / 3, held.slots / 2);
+    const int slots = memories.random().Chance(0.5)   ? held.slots
+                      : memories.random().Chance(0.6) ? some
+                                                      : memories.random().Int(1, 4);
+    const int longest = memories.random().Chance(0.1) ? 5 : 1;
+    memories.Step(slots, 0.97, longest);
+    if (HasFailure()) return;
   }
+  memories.Settle();
+  for (int step = 0; step < 3; ++step) memories.Step(held.slots, 0.9, 1);
+  memories.Settle();
+  EXPECT_TRUE(memories.held_back()) << "nothing was ever pending";
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, HeldRulesTest, testing::ValuesIn(AvailableBackends()),
-                         BackendName);
+INSTANTIATE_TEST_SUITE_P(Backends, HeldRulesTest,
+                         testing::Combine(testing::ValuesIn(Cases()),
+                                          testing::ValuesIn(AvailableBackends())),
+                         [](const testing::TestParamInfo<HeldRulesTest::ParamType>& info) {
+                           std::string name = std::get<0>(info.param).name;
+                           for (char& c : name)
+                             c = absl::ascii_isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           return name + "_" +
+                                  BackendName(testing::TestParamInfo<BackendUnderTest>(
+                                      std::get<1>(info.param), 0));
+                         });
 
 }  // namespace
 }  // namespace mneme

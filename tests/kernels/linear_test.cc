@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/recurrent_steps.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -512,6 +513,73 @@ TEST_P(LinearTest, ProductsInOneCallStayWithinTheirBounds) {
         EXPECT_THAT(bench.Read(products[3].y), IsWithin(a.Bound(relative), a.Run(*reference_)))
             << where();
       }
+    }
+  }
+}
+
+// Products of any number of features in one launch, some of them with activations behind them.
+TEST_P(LinearTest, ActivatedProductsAreProductsAndActivations) {
+  struct Wanted {
+    int in_features, out_features;
+    Activation activation;
+    DType y;
+  };
+  const Wanted list[] = {{1024, 1088, Activation::kIdentity, DType::kF32},
+                         {64, 300, Activation::kTanh, DType::kBF16},
+                         {200, 132, Activation::kSigmoid, DType::kF32},
+                         {16, 256, Activation::kIdentity, DType::kBF16},
+                         {600, 64, Activation::kSquaredRelu, DType::kBF16}};
+  const std::unique_ptr<Backend> backend = GetParam().Make(2, DType::kBF16);
+  RecurrentSteps* const steps = RecurrentStepsOf(backend->kernels());
+  if (steps == nullptr) GTEST_SKIP() << "the backend fuses no such products";
+  uint64_t seed = 800;
+  for (const int rows : {3, 30, 60, 200}) {
+    Workbench bench(*backend);
+    std::vector<LinearProblem> problems;
+    std::vector<PackedMatrix> weights;
+    std::vector<ActivatedProduct> products;
+    for (const Wanted& wanted : list) {
+      LinearProblem& p = problems.emplace_back(++seed, rows, wanted.in_features,
+                                               wanted.out_features, DType::kBF16);
+      p.x = SeededRandom(seed).NormalValues(static_cast<int64_t>(rows) * p.in_features, 1,
+                                            DType::kBF16);
+      weights.push_back(bench.Pack(p.w, p.out_features, p.in_features, DType::kBF16));
+    }
+    for (size_t i = 0; i < problems.size(); ++i) {
+      const Shape shape = {rows, list[i].out_features};
+      const std::vector<double> nothing(static_cast<size_t>(shape.elements()), -1);
+      products.push_back(
+          {.product = {.x = bench.Values(problems[i].x, {rows, list[i].in_features}, DType::kBF16),
+                       .weights = {&weights[i], 1},
+                       .y = bench.Values(nothing, shape, list[i].y)},
+           .activation = list[i].activation});
+    }
+    if (!steps->ActivatedProducts(products)) GTEST_SKIP() << "not on this device";
+    for (size_t i = 0; i < problems.size(); ++i) {
+      std::vector<double> want = problems[i].Run(*reference_), bound;
+      for (double& y : want) {
+        const double sum = y;
+        switch (list[i].activation) {
+          case Activation::kTanh:
+            y = std::tanh(sum);
+            break;
+          case Activation::kSigmoid:
+            y = 1 / (1 + std::exp(-sum));
+            break;
+          case Activation::kSquaredRelu:
+            y = sum > 0 ? sum * sum : 0;
+            break;
+          default:
+            break;
+        }
+        // Sums in f32 of products of some units, and the rounding of what is stored.
+        const double steepness =
+            list[i].activation == Activation::kSquaredRelu ? 2 * std::abs(sum) : 1;
+        bound.push_back(1e-4 * (1 + steepness) +
+                        (list[i].y == DType::kBF16 ? std::abs(y) / 256 : 0));
+      }
+      EXPECT_THAT(bench.Read(products[i].product.y), IsWithin(bound, want))
+          << "rows " << rows << ", product " << i;
     }
   }
 }

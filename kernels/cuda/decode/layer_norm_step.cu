@@ -75,8 +75,10 @@ bool NormedProductsStep(Device& device, const NormedProductsStepArgs& args) {
   ManyProducts list = {};
   list.rows = static_cast<int>(rows);
   list.in_features = static_cast<int>(dim);
-  list.gelu = gelu;
-  for (const auto& [product, y] : args.products) Add(x, product, y, list);
+  for (const auto& [product, y] : args.products) {
+    Add(x, product, y, list);
+    list.products[list.count - 1].activation = args.activation;
+  }
   LaunchManyProducts(device, list, ManyEpilogue::kActivate);
   return true;
 }

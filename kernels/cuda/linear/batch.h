@@ -95,8 +95,8 @@ using LinearProducts = std::span<const LinearArgs* const>;
 
 // linear/few_rows.cu: weights stream from memory once, whatever else; fp32 throughout.
 void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned);
-// linear/step.cu: the rows of a decode step, bf16 on Hopper: all products of as many features in
-// one launch. For ungrouped ones that TakesStep.
+// linear/step.cu: the rows of a decode step, bf16 on Hopper: all products in one launch. For
+// ungrouped ones that TakesStep.
 bool TakesStep(const Device& device, std::span<const PackedMatrix> weights, int64_t rows);
 void LinearStep(Device& device, LinearProducts products, std::span<const void* const> rounded);
 // linear/tiles.cu: many rows on tensor cores, x in `terms` copies of the weights' 16-bit dtype,

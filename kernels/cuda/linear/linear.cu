@@ -13,6 +13,7 @@
 #include "kernels/cuda/linear/few_rows.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/round.h"
+#include "kernels/cuda/linear/step.h"
 
 namespace mneme::cuda::linear {
 namespace {
@@ -272,6 +273,16 @@ bool SwiGluProduct(Device& device, const SwiGluProductArgs& args) {
   const void* const x[] = {args.x.data};
   LinearBulk(device, list, DType::kBF16, 1, x);
   return true;
+}
+
+bool ActivatedProducts(Device& device, std::span<const ActivatedProduct> products) {
+  for (const auto& [args, activation] : products) {
+    if (args.weights.size() != 1 || !args.group_offsets.empty() || !args.entry_rows.empty() ||
+        !Aligned(args) || !IsStep(device, args.weights, args.y.shape[0])) {
+      return false;
+    }
+  }
+  return ActivatedStep(device, products);
 }
 
 bool AddToFewRows(Device& device, const ResidualProductStepArgs& args) {

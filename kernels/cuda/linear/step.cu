@@ -1,5 +1,5 @@
-// Products of a decode step's rows: all that have as many features go in one launch of the kernel
-// that multiplies fused steps (decode/batch/product.cu).
+// Products of a decode step's rows: all of a call go in one launch of the kernel that multiplies
+// fused steps (decode/batch/product.cu).
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -7,6 +7,7 @@
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/decode/batch/batch.h"
 #include "kernels/cuda/linear/batch.h"
+#include "kernels/cuda/linear/step.h"
 
 namespace mneme::cuda::linear {
 namespace {
@@ -17,8 +18,9 @@ using decode::batch::LaunchManyProducts;
 using decode::batch::ManyEpilogue;
 using decode::batch::ManyProduct;
 using decode::batch::ManyProducts;
+using decode::batch::StoresActivated;
 
-constexpr int kFeatures = 64;  // of a stage of the kernel
+constexpr int kFeatures = 8;  // of a piece that the kernel fetches
 
 void Add(const LinearArgs& args, const void* rounded, ManyProducts& list) {
   ManyProduct& product = list.products[list.count];
@@ -26,6 +28,7 @@ void Add(const LinearArgs& args, const void* rounded, ManyProducts& list) {
   product.y = args.y.data;
   product.bf16_y = args.y.dtype == DType::kBF16;
   product.bias = args.bias.as<const float>();
+  product.in_features = args.weights[0].in_features;
   product.out_features = args.weights[0].out_features;
   product.first_weight = list.count;
   product.all_rows = 1;
@@ -48,11 +51,9 @@ void LinearStep(Device& device, LinearProducts products, std::span<const void* c
     const LinearArgs& args = *products[first];
     ManyProducts list = {};
     list.rows = static_cast<int>(args.y.shape[0]);
-    list.in_features = args.weights[0].in_features;
     for (size_t i = first; i < products.size() && list.count < kMaxManyProducts; ++i) {
       const LinearArgs& other = *products[i];
-      const bool alike =
-          other.y.shape[0] == list.rows && other.weights[0].in_features == list.in_features;
+      const bool alike = other.y.shape[0] == list.rows;
       // A product that adds to y is launched by itself.
       if (done[i] || !alike || (i > first && (args.accumulate || other.accumulate))) continue;
       Add(other, rounded[i], list);
@@ -60,6 +61,23 @@ void LinearStep(Device& device, LinearProducts products, std::span<const void* c
     }
     LaunchManyProducts(device, list, args.accumulate ? ManyEpilogue::kAdd : ManyEpilogue::kStore);
   }
+}
+
+bool ActivatedStep(Device& device, std::span<const ActivatedProduct> products) {
+  if (products.empty() || products.size() > size_t{kMaxManyProducts}) return false;
+  ManyProducts list = {};
+  list.rows = static_cast<int>(products[0].product.y.shape[0]);
+  for (const auto& [args, activation] : products) {
+    const bool whole = args.y.dtype == DType::kF32 || args.weights[0].out_features % 4 == 0;
+    if (args.accumulate || args.y.shape[0] != list.rows || args.x.dtype != DType::kBF16 || !whole ||
+        !StoresActivated(activation)) {
+      return false;
+    }
+    Add(args, args.x.data, list);
+    list.products[list.count - 1].activation = activation;
+  }
+  LaunchManyProducts(device, list, ManyEpilogue::kStore);
+  return true;
 }
 
 }  // namespace mneme::cuda::linear

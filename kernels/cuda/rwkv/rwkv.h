@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/device.h"
 #include "kernels/kernels.h"
+#include "kernels/recurrent_steps.h"
 
 namespace mneme::cuda::rwkv {
 
@@ -18,6 +19,6 @@ void ValueResidual(Device& device, const ValueResidualArgs& args);
 void Rwkv7Output(Device& device, const Rwkv7OutputArgs& args);
 
 // rwkv/rwkv7_step.cu: for heads of 64 or 128 keys and as many values.
-bool Rwkv7Step(Device& device, const Rwkv7StepArgs& args);
+bool Rwkv7LayerStep(Device& device, const Rwkv7LayerStepArgs& layer);
 
 }  // namespace mneme::cuda::rwkv

@@ -2,10 +2,13 @@
 // each for itself, take their rows of the matrix through the token, and leave what they read for
 // one of them to norm and to gate.
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/state_dispatch.h"
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/step.h"
 #include "kernels/cuda/matrix_memory/rules/rows.cuh"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
 #include "kernels/cuda/rwkv/gates.cuh"
@@ -31,16 +34,20 @@ struct StepProblem {
 };
 
 template <typename T, int kDim, typename Y>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 1)
     StepKernel(const __grid_constant__ StepProblem p, Y* y) {
   using Token = rules::Token<rules::GeneralKeyDecay, kDim>;
   constexpr int kRows = kDim / kWarps, kSize = Token::kSize;
   __shared__ alignas(16) float reads[kDim], values[kDim];
   LetNextKernelStart();
-  WaitForPreviousKernel();
+  if (!p.memory.early) WaitForPreviousKernel();
   rules::Piece piece;
-  if (!rules::FindPiece(p.memory, blockIdx.x, piece)) return;
-  rules::WarpRows<T, kDim, kRows> rows(p.memory, piece);
+  if (!rules::FindPiece(p.memory, blockIdx.x, piece)) {
+    WaitForPreviousKernel();
+    return;
+  }
+  // Past the cache of the multiprocessor, as in rules/rows.cuh.
+  rules::WarpRows<T, kDim, kRows, matrix_memory::Cache::kGlobal> rows(p.memory, piece);
   const auto load = [](const float* from, float(&to)[kSize]) {
     matrix_memory::LoadRow<kDim>(from, to);
   };
@@ -50,26 +57,27 @@ __global__ void __launch_bounds__(kThreads)
 
   Token token;
   float decay[kSize], rate[kSize], decay_bias[kSize], rate_bias[kSize], k_k[kSize], k_a[kSize];
-  load(p.memory.k.data + at, token.k);
-  load(p.memory.q.data + at, token.q);
-  load(p.decay + at, decay);
-  load(p.rate + at, rate);
   load(p.decay_bias + channels, decay_bias);
   load(p.rate_bias + channels, rate_bias);
   load(p.k_k + channels, k_k);
   load(p.k_a + channels, k_a);
-  float v = p.memory.v.data[at + rows.row];
-  if (p.first != nullptr) {
-    v = MixValue(v, p.first[at + rows.row], p.residual[at + rows.row],
-                 p.residual_bias[channels + rows.row]);
-  }
   float weight[kSize], bias[kSize], r_k[kSize], gate[kSize];
   if (finishes) {
     load(p.weight + channels, weight);
     load(p.bias + channels, bias);
     load(p.r_k + channels, r_k);
-    load(p.gate + at, gate);
   }
+  if (p.memory.early) WaitForPreviousKernel();
+  load(p.memory.k.data + at, token.k);
+  load(p.memory.q.data + at, token.q);
+  load(p.decay + at, decay);
+  load(p.rate + at, rate);
+  float v = p.memory.v.data[at + rows.row];
+  if (p.first != nullptr) {
+    v = MixValue(v, p.first[at + rows.row], p.residual[at + rows.row],
+                 p.residual_bias[channels + rows.row]);
+  }
+  if (finishes) load(p.gate + at, gate);
 
   float squares = 0;
 #pragma unroll
@@ -121,7 +129,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-bool Rwkv7Step(Device& device, const Rwkv7StepArgs& args) {
+bool Rwkv7LayerStep(Device& device, const Rwkv7LayerStepArgs& layer) {
+  const Rwkv7StepArgs& args = layer.step;
   const MatrixMemoryArgs& memory = args.memory;
   StepProblem p = {};
   p.memory = rules::MakeProblem(memory);
@@ -136,6 +145,12 @@ bool Rwkv7Step(Device& device, const Rwkv7StepArgs& args) {
     return false;
   }
   if (memory.segments.count == 0 || memory.out.shape[0] == 0) return true;
+  std::vector<ActivatedProduct> low_rank;
+  for (const LinearArgs& product : layer.low_rank) low_rank.push_back({.product = product});
+  const bool at_once = !low_rank.empty() && linear::ActivatedProducts(device, low_rank);
+  if (!at_once) linear::Linear(device, layer.low_rank);
+  // The scales of int8 rows come by way of the multiprocessor's cache.
+  p.memory.early = at_once && memory.state.dtype != DType::kI8;
   p.memory.lengths = rules::Lengths::kOne;
   p.memory.tiles = 1;
   p.decay = args.gates.decay.as<const float>();

@@ -1,12 +1,18 @@
-// One token through the memories of a Mamba-2 layer: rows of matrices as
-// matrix_memory/rules/rows.cuh takes them, with their step sizes in front and skip and gate behind.
+// One token through a Mamba-2 layer: the convolutions in front of the memories, these, and what
+// is behind them. The kernel here takes rows of matrices as matrix_memory/rules/rows.cuh does, with
+// their step sizes in front and skip and gate behind; writes are held back by matrix_memory/held/.
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/state_dispatch.h"
+#include "kernels/cuda/dense/dense.h"
+#include "kernels/cuda/matrix_memory/held/held.h"
+#include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/matrix_memory/rules/launch.cuh"
 #include "kernels/cuda/scan/scan.h"
 #include "kernels/cuda/scan/token.cuh"
+#include "kernels/held_rules.h"
 
 namespace mneme::cuda::scan {
 namespace {
@@ -24,10 +30,15 @@ template <typename T, int kStates, int kRows, typename Y>
 __global__ void __launch_bounds__(rules::kRowThreads, rules::BlocksOf(kRows* kStates))
     StepKernel(const __grid_constant__ StepProblem p, Y* y) {
   LetNextKernelStart();
-  WaitForPreviousKernel();
+  if (!p.memory.early) WaitForPreviousKernel();
   rules::Piece piece;
-  if (!rules::FindPiece(p.memory, blockIdx.x, piece)) return;
-  rules::WarpRows<T, kStates, kRows> rows(p.memory, piece);
+  if (!rules::FindPiece(p.memory, blockIdx.x, piece)) {
+    WaitForPreviousKernel();
+    return;
+  }
+  // Past the cache of the multiprocessor, as in rules/rows.cuh.
+  rules::WarpRows<T, kStates, kRows, matrix_memory::Cache::kGlobal> rows(p.memory, piece);
+  if (p.memory.early) WaitForPreviousKernel();
   if (rows.count <= 0) return;
   rules::Token<rules::Additive, kStates> token;
   token.LoadHead(p.memory, piece.first, piece.head);
@@ -54,21 +65,59 @@ void Launch(Device& device, StepProblem p, Y* y) {
                     rules::kRowThreads, 0, 1, p, y);
 }
 
+// Convolutions as one kernel. Whether the one behind it may begin to read its state.
+bool Convolve(Device& device, std::span<const ShortConvArgs> convolutions,
+              const Segments& segments) {
+  std::vector<MemoryStream> streams;
+  for (const ShortConvArgs& convolution : convolutions) {
+    streams.push_back({.convolution = convolution, .activation = {}, .last = {}});
+  }
+  bool launched = false;
+  if (!streams.empty() && !matrix_memory::LaunchStreams(device, streams, segments, &launched)) {
+    matrix_memory::ShortConv(device, convolutions);
+  }
+  return launched;
+}
+
+// What is behind memories that have been read.
+void PutOut(Device& device, const Mamba2StepArgs& args, const GatedRmsNormArgs* norm) {
+  const bool gated = !args.gate.y.empty();
+  if (gated && norm != nullptr &&
+      Mamba2Output(device, {.skip = args.skip, .gate = args.gate, .norm = *norm})) {
+    return;
+  }
+  dense::AddScaled(device, args.skip);
+  if (gated) dense::SwiGlu(device, args.gate);
+  if (norm != nullptr) dense::GatedRmsNorm(device, *norm);
+}
+
 }  // namespace
 
-bool Mamba2Step(Device& device, const Mamba2StepArgs& args) {
+bool Mamba2LayerStep(Device& device, const Mamba2LayerStepArgs& layer) {
+  const Mamba2StepArgs& args = layer.step;
   const MatrixMemoryArgs& memory = args.memory;
   StepProblem p = {};
   p.memory = rules::MakeProblem(memory);
   const int states = p.memory.key_dim;
-  if (memory.segments.longest != 1 || memory.pending.capacity > 0 ||
+  const bool holds = memory.pending.capacity > 0;
+  const int rows = p.memory.value_dim;
+  if (memory.segments.longest != 1 ||
+      (holds && !HoldsBack(memory.rule, states, rows, memory.state.dtype)) ||
       memory.rule.decay != MatrixRule::Decay::kHead || !rules::Additive::Is(memory.rule) ||
       (states != 64 && states != 128 && states != 256) || p.memory.v.group != 1 ||
       !rules::Supports(p.memory, memory.state.dtype)) {
     return false;
   }
   if (memory.segments.count == 0 || memory.out.shape[0] == 0) return true;
+  const bool early = Convolve(device, layer.convolutions, memory.segments);
+  if (holds) {
+    matrix_memory::held::LaunchDecode(device, memory, early, &args.discretize);
+    PutOut(device, args, layer.norm);
+    return true;
+  }
   p.memory.lengths = rules::Lengths::kOne;
+  // The scales of int8 rows come by way of the multiprocessor's cache.
+  p.memory.early = early && memory.state.dtype != DType::kI8;
   p.u = args.discretize.u.as<const float>();
   p.dt = args.discretize.dt.as<const float>();
   p.dt_bias = args.discretize.dt_bias.as<const float>();
@@ -88,6 +137,7 @@ bool Mamba2Step(Device& device, const Mamba2StepArgs& args) {
     if (y.dtype == DType::kBF16) return launch(y.as<__nv_bfloat16>());
     launch(y.as<float>());
   });
+  if (layer.norm != nullptr) dense::GatedRmsNorm(device, *layer.norm);
   return true;
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/device.h"
 #include "kernels/kernels.h"
+#include "kernels/recurrent_steps.h"
 
 namespace mneme::cuda::scan {
 
@@ -13,7 +14,7 @@ void SelectiveScan(Device& device, const SelectiveScanArgs& args);
 void Discretize(Device& device, const DiscretizeArgs& args);
 
 // scan/mamba2_step.cu: for 64, 128 or 256 states.
-bool Mamba2Step(Device& device, const Mamba2StepArgs& args);
+bool Mamba2LayerStep(Device& device, const Mamba2LayerStepArgs& layer);
 // scan/mamba2_output.cu
 bool Mamba2Output(Device& device, const Mamba2OutputArgs& args);
 

@@ -72,9 +72,12 @@ struct ManyProduct {
   void* y;                 // [rows or entries, out_features] f32, or bf16 if bf16_y
   bool bf16_y;             // of one matrix, of whole fours
   const float* bias;       // [out_features] of one matrix for all rows, not of kSwiGlu, or null
-  float* second_y;         // of the second matrix of a pair
-  int out_features;        // of a matrix
-  int first_weight;        // of ManyProducts::weights; pairs lie side by side
+  Activation
+      activation;    // of kStore, of one matrix: StoresActivated; of kActivate: kGeluTanh or none
+  float* second_y;   // of the second matrix of a pair
+  int in_features;   // a multiple of eight; 0: as the others, ManyProducts::in_features
+  int out_features;  // of a matrix
+  int first_weight;  // of ManyProducts::weights; pairs lie side by side
   // Each of the first groups takes the rows whose choice it is, in entry order; the last, if
   // all_rows, takes all of them. y's row is row * columns + choice for groups, row for a product
   // without (routed 0, columns 1, all_rows).
@@ -92,14 +95,18 @@ struct ManyProducts {
   ManyProduct products[kMaxManyProducts];
   const __nv_bfloat16* weights[kMaxManyWeights];
   __nv_bfloat16* rounded;  // [rows, out_features], of kSwiGlu
-  bool gelu;               // of kActivate: whether it is kGeluTanh or none
 };
 enum class ManyEpilogue : uint8_t {
-  kStore,     // y = x W^T + bias
+  kStore,     // y = x W^T + bias, or an activation of it
   kAdd,       // y += x W^T + bias, one product without groups
   kSwiGlu,    // rounded = silu(x W0^T) (x W1^T), one pair without groups
   kActivate,  // y = x W^T + bias, or its gelu; products without groups, of whole fours
 };
+constexpr bool StoresActivated(Activation activation) {
+  return activation == Activation::kIdentity || activation == Activation::kTanh ||
+         activation == Activation::kSigmoid || activation == Activation::kSquaredRelu;
+}
+// Of kStore, the kernel behind it starts only after all before it have ended.
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue);
 
 // Convolutions of one entry each, of width 4, with windows in bf16; `count` of them.

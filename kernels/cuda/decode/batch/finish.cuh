@@ -12,6 +12,22 @@
 namespace mneme::cuda::decode::batch {
 
 __device__ inline float GeluTanh(float x) { return Activated(Activation::kGeluTanh, x); }
+// Those that kStore ends with (StoresActivated).
+__device__ inline float4 StoredActivation(Activation activation, const float4& x) {
+  const auto all = [&]<Activation kOne>() -> float4 {
+    return {Activated(kOne, x.x), Activated(kOne, x.y), Activated(kOne, x.z), Activated(kOne, x.w)};
+  };
+  switch (activation) {
+    case Activation::kTanh:
+      return all.template operator()<Activation::kTanh>();
+    case Activation::kSigmoid:
+      return all.template operator()<Activation::kSigmoid>();
+    case Activation::kSquaredRelu:
+      return all.template operator()<Activation::kSquaredRelu>();
+    default:
+      return x;
+  }
+}
 
 // Four outputs of an entry, from o on. `sum_of(o)` has their sums, `old` what kAdd adds to.
 template <ManyEpilogue kEpilogue, int kHalf, typename SumOf>
@@ -32,7 +48,9 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
     if (u.first + o >= product.out_features) return;
     if (product.bias != nullptr) AddSome(product.bias + u.first + o, 4, sum);
     float4 y = sum;
-    if (p.gelu) y = {GeluTanh(sum.x), GeluTanh(sum.y), GeluTanh(sum.z), GeluTanh(sum.w)};
+    if (product.activation != Activation::kIdentity) {
+      y = {GeluTanh(sum.x), GeluTanh(sum.y), GeluTanh(sum.z), GeluTanh(sum.w)};
+    }
     if (product.bf16_y) {
       SaveFour(static_cast<__nv_bfloat16*>(product.y) + row + o, y);
     } else {
@@ -43,6 +61,7 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
     if (second) o -= kHalf;
     const int left = product.out_features - u.first - o;
     if (product.bias != nullptr) AddSome(product.bias + u.first + o, left, sum);
+    sum = StoredActivation(product.activation, sum);
     if (product.bf16_y) {
       if (left >= 4) SaveFour(static_cast<__nv_bfloat16*>(product.y) + row + o, sum);
       return;

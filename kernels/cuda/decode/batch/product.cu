@@ -88,7 +88,8 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
   const ManyProduct& product = p.products[n];
   const Unit u = FindUnit<S::kOutputs>(p, product, p.pairs_of[n], number - product.first_unit);
 
-  const int all_steps = p.in_features / kStep;
+  const int features = product.in_features;
+  const int all_steps = (features + kStep - 1) / kStep;
   const int steps_per_block = (all_steps + cluster - 1) / cluster;
   const int step_begin = min(all_steps, rank * steps_per_block);
   const int steps = min(all_steps, step_begin + steps_per_block) - step_begin;
@@ -96,15 +97,18 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
   const int piece = threadIdx.x % 8, row = threadIdx.x / 8;
   const uint32_t place = row * 128 + (piece ^ (row % 8)) * 16;
   static_assert(kRowsAtOnce % 8 == 0);  // further rows have their pieces in the same order
-  const int64_t offset = int64_t{row} * p.in_features + step_begin * kStep + piece * 8;
-  const int64_t stride = int64_t{kRowsAtOnce} * p.in_features;
+  const int64_t offset = int64_t{row} * features + step_begin * kStep + piece * 8;
+  const int64_t stride = int64_t{kRowsAtOnce} * features;
+  // Whether there are features of this thread's piece in step i; zeros where there are none.
+  const auto exists = [&](int i) { return (step_begin + i) * kStep + piece * 8 < features; };
   const auto fetch_weights = [&](int i) {
     const uint32_t stage = ring + i % kStages * S::kStageBytes + place;
+    const bool any = exists(i);
 #pragma unroll
     for (int j = 0; j < S::kOutputs / kRowsAtOnce; ++j) {
       constexpr int kPerHalf = kHalf / kRowsAtOnce;
       const int half = j / kPerHalf, r = j % kPerHalf;
-      const bool inside = row + r * kRowsAtOnce < u.rows[half];
+      const bool inside = any && row + r * kRowsAtOnce < u.rows[half];
       CopyAsync16(stage + j * kRowsAtOnce * 128,
                   u.weights[half] + (inside ? offset + r * stride + i * kStep : 0), inside);
     }
@@ -127,9 +131,9 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
     // The rest as far as the L2 cache.
     const int half = threadIdx.x / kHalf, r = threadIdx.x % kHalf;
     if (steps > kStages && half < 2 && r < (half == 0 ? u.rows[0] : u.rows[1])) {
-      PrefetchToL2((half == 0 ? u.weights[0] : u.weights[1]) + int64_t{r} * p.in_features +
-                       (step_begin + kStages) * kStep,
-                   (steps - kStages) * kStep * 2);
+      const int begin = (step_begin + kStages) * kStep;
+      PrefetchToL2((half == 0 ? u.weights[0] : u.weights[1]) + int64_t{r} * features + begin,
+                   (min(features, (step_begin + steps) * kStep) - begin) * 2);
     }
   }
   WaitForPreviousKernel();
@@ -162,15 +166,17 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
     for (int j = 0; j < kXRows; ++j) {
       const int e = min(row + j * kRowsAtOnce, count - 1);
       const int x_row = u.routed ? rows_of[e] : range.begin + e;
-      x_rows[j] = product.x + int64_t{x_row} * p.in_features + step_begin * kStep + piece * 8;
+      x_rows[j] = product.x + int64_t{x_row} * features + step_begin * kStep + piece * 8;
     }
     const auto fetch_activations = [&](int i) {
       const uint32_t stage = ring + i % kStages * S::kStageBytes + S::kWeightBytes + place;
+      const bool any = exists(i);
 #pragma unroll
       for (int j = 0; j < kXRows; ++j) {
         const int r = row + j * kRowsAtOnce;
         if (kN % kRowsAtOnce != 0 && r >= kN) continue;
-        CopyAsync16(stage + j * kRowsAtOnce * 128, x_rows[j] + i * kStep, r < count);
+        const bool inside = any && r < count;
+        CopyAsync16(stage + j * kRowsAtOnce * 128, x_rows[j] + (inside ? i * kStep : 0), inside);
       }
     };
 #pragma unroll 1
@@ -306,9 +312,11 @@ template <int kN, int kStages, ManyEpilogue kEpilogue, int kGroups = 1>
 void Launch(Device& device, ManyProducts& p) {
   using S = ManyShape<kN, kStages, kEpilogue, kGroups>;
   const int tiles = (p.rows + kN - 1) / kN;
-  int units = 0;
+  int units = 0, most_features = 0;
   for (int i = 0; i < p.count; ++i) {
     ManyProduct& product = p.products[i];
+    if (product.in_features == 0) product.in_features = p.in_features;
+    most_features = std::max(most_features, product.in_features);
     const int width = p.pairs_of[i] ? S::kOutputs / 2 : S::kOutputs;
     const int out_tiles = (product.out_features + width - 1) / width;
     product.first_unit = units;
@@ -322,7 +330,7 @@ void Launch(Device& device, ManyProducts& p) {
     units += out_tiles * (product.all_tiles + product.routed * product.routed_tiles);
   }
   // As many blocks as run at a time, each with steps enough to be worth its start.
-  const int steps = p.in_features / kStep;
+  const int steps = most_features / kStep;
   const int room = device.multiprocessors() * std::min(MinBlocks<kN, kEpilogue, kGroups>(),
                                                        (227 << 10) / (S::kSharedBytes + 2048));
   constexpr int kMost = MaxCluster(kEpilogue);

@@ -38,11 +38,11 @@ __device__ inline Unit FindUnit(const ManyProducts& p, const ManyProduct& produc
   u.tile = block;
   u.first = out_tile * width;
   const int left = product.out_features - u.first;
-  const int64_t from = int64_t{u.first} * p.in_features;
+  const int64_t from = int64_t{u.first} * product.in_features;
   const __nv_bfloat16* const* const matrices =
       p.weights + product.first_weight + u.group * (pair ? 2 : 1);
   u.weights[0] = matrices[0] + from;
-  u.weights[1] = pair ? matrices[1] + from : u.weights[0] + int64_t{kHalf} * p.in_features;
+  u.weights[1] = pair ? matrices[1] + from : u.weights[0] + int64_t{kHalf} * product.in_features;
   u.rows[0] = left;
   u.rows[1] = pair ? left : left - kHalf;
   return u;

@@ -14,16 +14,21 @@ namespace {
 enum class Tile : uint8_t { kFewest, kFew, kMany, kMost };
 constexpr int kManyWarps = 8;
 
-template <int kKeyDim, int kWarps, int kRows>
+// Blocks that the registers of a multiprocessor are to allow.
+constexpr int BlocksOf(int warp_elements) {
+  return warp_elements > 1024 ? 2 : warp_elements > 512 ? 3 : 4;
+}
+
+template <int kKeyDim, int kWarps, int kRows, int kBlocks = BlocksOf(kRows* kKeyDim)>
 void LaunchShape(Device& device, HeldProblem p, int64_t memories) {
   CHECK(p.pending.capacity <= (kPlaces<kKeyDim, kRows>)) << "too many writes held back";
   p.pending.tiles = (p.pending.value_dim + kWarps * kRows - 1) / (kWarps * kRows);
   if (!RangeCountFits(device, p.pending)) return;
   const int64_t blocks = memories * p.pending.heads * p.pending.tiles;
   if (blocks == 0) return;
-  LaunchOverlapping(device, "matrix memory, writes held back", HeldKernel<kKeyDim, kWarps, kRows>,
-                    static_cast<int>(blocks), kWarps * kWarp,
-                    sizeof(HeldMemory<kKeyDim, kWarps, kRows>), 1, p);
+  LaunchOverlapping(device, "matrix memory, writes held back",
+                    HeldKernel<kKeyDim, kWarps, kRows, kBlocks>, static_cast<int>(blocks),
+                    kWarps * kWarp, sizeof(HeldMemory<kKeyDim, kWarps, kRows>), 1, p);
 }
 
 template <int kKeyDim>
@@ -91,7 +96,8 @@ HeldProblem MakeProblem(const MatrixMemoryArgs& args, Task task) {
   const auto all_heads = [&](const rules::HeadRows& rows) {
     return rows.data == nullptr || rows.heads == p.rule.heads;
   };
-  CHECK(all_heads(p.rule.q) && all_heads(p.rule.k) && all_heads(p.rule.v) &&
+  const bool shares = args.rule.decay == MatrixRule::Decay::kHead;
+  CHECK((shares || (all_heads(p.rule.q) && all_heads(p.rule.k))) && all_heads(p.rule.v) &&
         all_heads(p.rule.decay) && all_heads(p.rule.beta))
       << "writes held back of a memory whose tensors have fewer heads";
   return p;
@@ -112,8 +118,17 @@ bool FitsAtOnce(const Device& device, const MatrixMemoryArgs& args) {
   return ElementsOf(device, args) > kFewElements && blocks <= kBlocks * device.multiprocessors();
 }
 
-void LaunchDecode(Device& device, const MatrixMemoryArgs& args, bool early) {
+void LaunchDecode(Device& device, const MatrixMemoryArgs& args, bool early,
+                  const DiscretizeArgs* discretize) {
   HeldProblem p = MakeProblem(args, Task::kDecode);
+  if (discretize != nullptr) {
+    p.rule.v.data = discretize->u.as<const float>();
+    p.dt = discretize->dt.as<const float>();
+    p.dt_bias = discretize->dt_bias.as<const float>();
+    p.rates = discretize->a.as<const float>();
+    p.least = discretize->least_step;
+    p.most = discretize->most_step;
+  }
   p.rule.early = early;
   const int64_t elements = ElementsOf(device, args);
   const bool at_once = FitsAtOnce(device, args);

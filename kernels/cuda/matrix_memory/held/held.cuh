@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/matrix_memory/row.cuh"
 #include "kernels/cuda/matrix_memory/rules/problem.cuh"
+#include "kernels/cuda/scan/token.cuh"
 #include "kernels/held_rules.h"
 
 namespace mneme::cuda::matrix_memory::held {
@@ -17,6 +18,9 @@ struct HeldProblem {
   Problem pending;      // which memories, and the writes that are pending for them
   bool key_decays;      // pending.decays are those of keys
   bool delta;
+  // DiscretizeArgs, rule.v being its u: [entries, heads], [heads] and [heads]. No dt: none.
+  const float *dt, *dt_bias, *rates;
+  float least, most;
 };
 
 // The block's work. Reads past the cache of the multiprocessor, which may hold an earlier step's.
@@ -107,21 +111,35 @@ __device__ inline void MultiplyKeys(Range range, HeldMemory<kKeyDim, kWarps, kRo
   }
 }
 
-// The log decay that the token brings, of all keys where they have none of their own.
-__device__ inline float HeadDecay(const HeldProblem& p, int head) {
-  return p.rule.constant != nullptr ? p.rule.constant[head] : 0.0f;
-}
+// What the token's v is multiplied by, and the log decay that it brings, of all keys where they
+// have none of their own.
+struct HeadStep {
+  float v = 1, log_decay = 0;
+
+  __device__ HeadStep(const HeldProblem& p, const Item& item) {
+    if (p.dt != nullptr) {
+      const float dt = p.dt[int64_t{item.first} * p.pending.heads + item.head];
+      v = fminf(p.most, fmaxf(p.least, scan::Softplus(dt + p.dt_bias[item.head])));
+      log_decay = v * p.rates[item.head];
+    } else if (p.rule.constant != nullptr) {
+      log_decay = p.rule.constant[item.head];
+    } else if (!p.key_decays && p.rule.decay.data != nullptr) {
+      log_decay = *p.rule.decay.At(item.first, item.head, 1);
+    }
+  }
+  __device__ HeadStep() = default;
+};
 
 // Keeps the token's key and decays beside the matrix. By one warp.
 template <int kKeyDim>
-__device__ inline void HoldKey(const HeldProblem& p, const Item& item, int place,
+__device__ inline void HoldKey(const HeldProblem& p, const Item& item, int place, float log_decay,
                                const float (&k)[Lane<kKeyDim>::kSize]) {
   const Problem& held = p.pending;
   const int64_t at = int64_t{place} * held.heads + item.head;
   StoreRow<kKeyDim>(held.keys.At<float>(item.slot, item.memory) + at * kKeyDim, k);
   float* const decays = held.decays.At<float>(item.slot, item.memory);
   if (!p.key_decays) {
-    if (threadIdx.x % kWarp == 0) decays[at] = HeadDecay(p, item.head);
+    if (threadIdx.x % kWarp == 0) decays[at] = log_decay;
     return;
   }
   float decay[Lane<kKeyDim>::kSize];
@@ -129,10 +147,8 @@ __device__ inline void HoldKey(const HeldProblem& p, const Item& item, int place
   StoreRow<kKeyDim>(decays + at * kKeyDim, decay);
 }
 
-template <int kKeyDim, int kWarps, int kRows>
-__global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 1024   ? 2
-                                                 : kRows * kKeyDim > 512 ? 3
-                                                                         : 4)
+template <int kKeyDim, int kWarps, int kRows, int kBlocks>
+__global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
     HeldKernel(const __grid_constant__ HeldProblem p) {
   constexpr int kSize = Lane<kKeyDim>::kSize, kThreads = kWarps * kWarp;
   using Memory = HeldMemory<kKeyDim, kWarps, kRows>;
@@ -151,6 +167,17 @@ __global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 1024   ? 2
   const int count = min(kRows, held.value_dim - first_row);
   float* const state = held.state.At<float>(item.slot, item.memory) +
                        (int64_t{item.head} * held.value_dim + first_row) * kKeyDim;
+  float s[kRows][kSize];
+  const auto load_rows = [&] {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (float& x : s[r]) x = 0;
+      if (r < count && !item.fresh) LoadRow<kKeyDim, Cache::kGlobal>(state + r * kKeyDim, s[r]);
+    }
+  };
+  // A token needs its rows, whatever is pending.
+  if (held.task == Task::kDecode) load_rows();
   const Range range = ReadRange(held, item);
   const bool token = item.length == 1, fold = Folds(held, item, range);
   if (!token && (item.fresh || range.size() == 0)) {
@@ -161,13 +188,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 1024   ? 2
     change.Finish();
     return;
   }
-  float s[kRows][kSize];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (float& x : s[r]) x = 0;
-    if (r < count && !item.fresh) LoadRow<kKeyDim, Cache::kGlobal>(state + r * kKeyDim, s[r]);
-  }
+  if (held.task != Task::kDecode) load_rows();
   if (p.rule.early) {
     CopyPending(p, item, range, memory);
     WaitForPreviousKernel();
@@ -175,7 +196,9 @@ __global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 1024   ? 2
 
   const int row = min(first_row + lane % kRows, held.value_dim - 1);  // that this lane finishes
   float v = 0, beta = 1;
+  HeadStep step;
   if (token) {
+    step = HeadStep(p, item);
     const float* const k = p.rule.k.At(item.first, item.head, kKeyDim);
     const float* const q = p.rule.q.At(item.first, item.head, kKeyDim);
     const float* const decay =
@@ -185,14 +208,13 @@ __global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 1024   ? 2
       CopyAsync16(&memory.q[i], q + i);
       if (p.key_decays) CopyAsync16(&memory.decay[i], decay + i);
     }
-    v = p.rule.v.At(item.first, item.head, held.value_dim)[row];
+    v = step.v * p.rule.v.At(item.first, item.head, held.value_dim)[row];
     if (p.delta) beta = *p.rule.beta.At(item.first, item.head, 1);
   }
   if (!p.rule.early) CopyPending(p, item, range, memory);
   if (!token || !p.key_decays) {
-    const float all = token ? HeadDecay(p, item.head) : 0.0f;
     for (int i = threadIdx.x; i < kKeyDim; i += kThreads) {
-      memory.decay[i] = all;
+      memory.decay[i] = step.log_decay;
       if (!token) memory.k[i] = memory.q[i] = 0;
     }
   }
@@ -250,7 +272,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 1024   ? 2
           item.slot,
           item.memory)[(int64_t{range.end} * held.heads + item.head) * held.value_dim + row] = u;
     }
-    if (item.tile == 0 && warp == 0) HoldKey<kKeyDim>(p, item, range.end, k);
+    if (item.tile == 0 && warp == 0) HoldKey<kKeyDim>(p, item, range.end, step.log_decay, k);
   } else {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {

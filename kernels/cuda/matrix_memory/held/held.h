@@ -13,8 +13,10 @@ bool HaveKeyDecays(const PendingWrites& pending, int64_t heads, int64_t key_dim)
 
 // Whether all matrices of a step fit the registers of the device at once.
 bool FitsAtOnce(const Device& device, const MatrixMemoryArgs& args);
-// Segments of one entry. `early`: as MatrixMemory() has it.
-void LaunchDecode(Device& device, const MatrixMemoryArgs& args, bool early);
+// Segments of one entry. `early`: as MatrixMemory() has it. With `discretize`, log_decay and v are
+// made of what it reads, and not written.
+void LaunchDecode(Device& device, const MatrixMemoryArgs& args, bool early,
+                  const DiscretizeArgs* discretize = nullptr);
 // Folds what is pending for the memories of segments of more than one entry.
 void SettleSegments(Device& device, const MatrixMemoryArgs& args);
 // SettleMemories where HaveKeyDecays().
