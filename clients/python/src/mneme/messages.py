@@ -141,6 +141,7 @@ def session_info_of(m: sessions_pb2.Session) -> SessionInfo:
         context_full=m.context_full,
         residency=_RESIDENCIES.get(m.residency, "device"),
         durability=_DURABILITIES.get(m.durability),
+        may_have_been_at=m.may_have_been_at if m.HasField("may_have_been_at") else None,
     )
 
 

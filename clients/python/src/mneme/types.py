@@ -304,6 +304,10 @@ class SessionInfo:
     than the server's."""
     durability: Optional[str] = None
     """How the server stores it: "turn" or "none"; None: it ends with the server."""
+    may_have_been_at: Optional[int] = None
+    """The position that it is known to have had where damage of the server's store may have cost it
+    its last turns, or what is recorded of its idempotency keys; its next request is refused then,
+    unless it takes the session as it is. None: it is whole."""
 
 
 @dataclass(frozen=True)
