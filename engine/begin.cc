@@ -27,7 +27,14 @@ bool EngineLoop::AnswerFromRecord(Generation& g) {
   const Request& request = g.request;
   const uint64_t digest = RequestDigest(request);
   KeyRecord* known = keys_.Find(request.session.owner, request.idempotency_key);
-  if (known == nullptr) known = FindStoredRecord(request);
+  if (known == nullptr) {
+    const absl::StatusOr<KeyRecord*> stored = FindStoredRecord(request);
+    if (!stored.ok()) {
+      End(g, stored.status());
+      return true;
+    }
+    known = *stored;
+  }
   if (known == nullptr) {
     g.record = &keys_.Insert(request.session.owner, request.idempotency_key, digest);
     return false;

@@ -110,13 +110,22 @@ std::optional<RequestRecord> EngineLoop::RecordOf(Generation& g, const TokenEven
   return record;
 }
 
-// A record of an earlier process, or one that was forgotten here.
-KeyRecord* EngineLoop::FindStoredRecord(const Request& request) {
+// A record of an earlier process, or one that was forgotten here; null where there is none.
+absl::StatusOr<KeyRecord*> EngineLoop::FindStoredRecord(const Request& request) {
   const std::string& owner = request.session.owner;
   const std::string& key = request.idempotency_key;
   if (log_ == nullptr || !log_->store().MayHaveRequest(owner, key)) return nullptr;
   const auto stored = log_->store().FindRequest(owner, key);
-  if (!stored.ok() || !stored->has_value()) return nullptr;
+  if (!stored.ok()) {
+    return WithReason(
+        absl::Status(
+            stored.status().code(),
+            absl::StrCat("whether a request with this idempotency key ran before cannot be "
+                         "read from the session store: ",
+                         stored.status().message())),
+        absl::IsDataLoss(stored.status()) ? kReasonSessionLost : kReasonNotDurable);
+  }
+  if (!stored->has_value()) return nullptr;
   const RequestRecord& record = **stored;
   absl::StatusOr<std::vector<TokenEvent>> events = DecodeAnswer(record.reply);
   const auto state = static_cast<KeyState>(record.outcome);

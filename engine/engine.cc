@@ -9,10 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "base/log.h"
 #include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/engine_loop.h"
 #include "engine/engine_plan.h"
+#include "engine/model_identity.h"
 #include "engine/model_runner.h"
 #include "engine/request_check.h"
 #include "engine/routing_counter.h"
@@ -31,20 +33,6 @@ namespace {
 uint64_t RandomSeed() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
-}
-
-// SessionRecord::model: what a stored session must agree in. Weights, the keys of the configuration
-// that count, and the vocabulary, which its tokens are of.
-uint64_t ModelIdentity(const Model& model, const Tokenizer* tokenizer) {
-  uint64_t identity = model.info().fingerprint;
-  if (tokenizer == nullptr) return identity;
-  for (int32_t token = 0; token < tokenizer->vocab_size(); ++token) {
-    if (!tokenizer->contains(token)) continue;
-    const TokenEntry& entry = tokenizer->entry(token);
-    identity = CombineHashes(identity, HashText(entry.piece));
-    identity = CombineHashes(identity, static_cast<uint64_t>(entry.kind));
-  }
-  return identity;
 }
 
 class LoopEngine final : public Engine {
@@ -88,8 +76,13 @@ class LoopEngine final : public Engine {
                              HostStates::Create(*backend_, *pool_, options_.host_state_memory_bytes,
                                                 model_->state_layout().max_tokens().value_or(1)));
     }
+    const uint64_t model = ModelIdentity(*model_, tokenizer_.get());
     if (storage_.store != nullptr) {
-      const uint64_t model = ModelIdentity(*model_, tokenizer_.get());
+      const absl::Status taken = TakeOverFirstIdentity(*storage_.store, *model_, tokenizer_.get());
+      if (!taken.ok()) {
+        LOG(WARNING) << "sessions that an earlier version stored wait for the next start: "
+                     << taken.message();
+      }
       const SessionTotals totals = storage_.store->TotalsFor(model);
       LogFields("stored_sessions")
           .Add("model", model_->info().name)
@@ -130,22 +123,21 @@ class LoopEngine final : public Engine {
         SessionModel::Of(model_->info(), backend_->state_format().memory_dtype, tokenizer_.get());
     max_session_file_bytes_ =
         LargestSessionFile(model_->state_layout(), MostTokens(model_->info()));
-    loop_ = std::make_unique<EngineLoop>(
-        EngineParts{.model = *model_,
-                    .tokenizer = tokenizer_.get(),
-                    .pool = *pool_,
-                    .runner = *runner_,
-                    .host = host_states_.get(),
-                    .prefixes = prefix_states_.get(),
-                    .store = storage_.store.get(),
-                    .states = states_.get(),
-                    .model_id = ModelIdentity(*model_, tokenizer_.get()),
-                    .routing = routing_.get(),
-                    .notifier = notifier_.get(),
-                    .stats = stats_,
-                    .clock = clock_,
-                    .end_tokens = std::move(end_tokens)},
-        options_, RandomSeed());
+    loop_ = std::make_unique<EngineLoop>(EngineParts{.model = *model_,
+                                                     .tokenizer = tokenizer_.get(),
+                                                     .pool = *pool_,
+                                                     .runner = *runner_,
+                                                     .host = host_states_.get(),
+                                                     .prefixes = prefix_states_.get(),
+                                                     .store = storage_.store.get(),
+                                                     .states = states_.get(),
+                                                     .model_id = model,
+                                                     .routing = routing_.get(),
+                                                     .notifier = notifier_.get(),
+                                                     .stats = stats_,
+                                                     .clock = clock_,
+                                                     .end_tokens = std::move(end_tokens)},
+                                         options_, RandomSeed());
     LogFields("capacity")
         .Message(capacity_.ToString())
         .Add("sessions", capacity_.sessions)

@@ -52,6 +52,10 @@ struct EngineOptions {
   // as many, and some more, are fed again when it comes back after a crash. 0: none but those of
   // sessions that are parked or left at the end.
   int64_t snapshot_tokens = 4096;
+  // Unless that is 0, a session gets one at the end of each turn, too, as long as those of all
+  // sessions take so many bytes a second (SnapshotBudget): what an edit of an earlier message feeds
+  // again begins there. 0: none.
+  int64_t turn_snapshot_bytes_per_second = 0;
   // Sessions that nobody used for so long are deleted. default_session_ttl only parks them.
   absl::Duration session_retention = absl::InfiniteDuration();
   // Checkpoints of a session, and of all sessions of an owner; 0: no limit.

@@ -93,6 +93,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                  .log = log_.get(),
                  .states = parts_.states,
                  .snapshot_tokens = options.snapshot_tokens,
+                 .turn_snapshot_bytes_per_second = options.turn_snapshot_bytes_per_second,
                  .retention = options.session_retention,
                  .max_checkpoints = options.max_checkpoints,
                  .max_checkpoints_per_owner = options.max_checkpoints_per_owner,
@@ -432,7 +433,7 @@ absl::StatusOr<SessionInfo> EngineLoop::GetSession(const SessionKey& key) {
   return sessions_.Get(key);
 }
 
-SessionsHere EngineLoop::ListSessionsHere(const SessionQuery& query) const {
+SessionsHere EngineLoop::ListSessionsHere(const SessionQuery& query) {
   return sessions_.ListHere(query.owner, query.name_prefix);
 }
 

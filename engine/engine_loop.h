@@ -117,7 +117,7 @@ class EngineLoop {
   absl::StatusOr<SessionInfo> CreateSession(const SessionKey& key, const NewSession& options,
                                             Done done = SessionLog::IgnoreStatus);
   absl::StatusOr<SessionInfo> GetSession(const SessionKey& key);
-  SessionsHere ListSessionsHere(const SessionQuery& query) const;
+  SessionsHere ListSessionsHere(const SessionQuery& query);
   // The page, by any thread: there may be many in the store.
   SessionPage PageOfSessions(SessionsHere here, const SessionQuery& query) const;
   absl::StatusOr<SessionInfo> ForkSession(const SessionKey& source, const SessionKey& target,
@@ -268,7 +268,7 @@ class EngineLoop {
   void LogTurn(Generation& g, TokenEvent last);
   void TurnLogged(Generation& g, const absl::Status& status);
   std::optional<RequestRecord> RecordOf(Generation& g, const TokenEvent& last);
-  KeyRecord* FindStoredRecord(const Request& request);
+  absl::StatusOr<KeyRecord*> FindStoredRecord(const Request& request);
 
   // replay.cc
   void BeginReplays();

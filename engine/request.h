@@ -302,6 +302,7 @@ struct SessionInfo {
   Residence residence = Residence::kResident;
   // Unset: there is no store, and sessions end with the server.
   std::optional<Durability> durability;
+  std::optional<int64_t> may_have_been_at;  // SessionRecord::doubted_at
 };
 
 // A place in a session's log that the session can go back to.

@@ -29,6 +29,10 @@
 namespace mneme {
 namespace {
 
+// Of snapshots at the ends of turns: where somebody decodes beside them, less than one in a second
+// of the demo model's.
+constexpr int64_t kTurnSnapshotBytesPerSecond = int64_t{2} << 20;
+
 // "a/b/mom-340m/" -> "mom-340m"
 std::string FolderName(absl::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
@@ -60,6 +64,7 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
                                     : absl::Milliseconds(config.session_ttl_ms());
   options.durability = config.durability() == "none" ? Durability::kNone : Durability::kTurn;
   options.snapshot_tokens = config.snapshot_tokens();
+  options.turn_snapshot_bytes_per_second = kTurnSnapshotBytesPerSecond;
   if (config.session_retention_ms() > 0) {
     options.session_retention = absl::Milliseconds(config.session_retention_ms());
   }

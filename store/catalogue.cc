@@ -21,8 +21,10 @@ constexpr int64_t kFormatVersion = 1;
 constexpr size_t kMaxRowBytes = size_t{64} << 20;
 constexpr absl::string_view kPrefix = "catalogue.";
 constexpr absl::string_view kSuffix = ".db";
-constexpr int64_t kMostCheckedBytes = int64_t{256} << 20;  // at a start: half a second
-constexpr char kImageSuffix[] = ".new-mended";             // what begins as ".new" is nobody's
+constexpr char kImageSuffix[] = ".new-mended";  // what begins as ".new" is nobody's
+// Kinds whose rows would be missed by nobody. Turns are numbered.
+constexpr RowKind kCountedKinds[] = {RowKind::kSession, RowKind::kSnapshot, RowKind::kCheckpoint,
+                                     RowKind::kRequest, RowKind::kRequestSession};
 constexpr absl::string_view kColumns = "SELECT kind, session, key, record FROM rows ";
 
 absl::string_view KindName(RowKind kind) {
@@ -47,6 +49,8 @@ absl::string_view KindName(RowKind kind) {
       return "name of model";
     case RowKind::kDamage:
       return "damage";
+    case RowKind::kTakenOver:
+      return "successor of model";
   }
   return "row of unknown kind";
 }
@@ -73,6 +77,38 @@ Statement& BindKey(Statement& statement, const RowKey& row) {
   return statement.Bind(1, static_cast<int64_t>(row.kind))
       .Bind(2, static_cast<int64_t>(row.session))
       .BindBlob(3, row.key);
+}
+
+bool IsCounted(RowKind kind) {
+  return std::find(std::begin(kCountedKinds), std::end(kCountedKinds), kind) !=
+         std::end(kCountedKinds);
+}
+
+// The row of kCommits.
+RecordWriter EncodeCommits(int64_t commits, const std::map<RowKind, int64_t>& counts) {
+  RecordWriter record;
+  record.Varint(static_cast<uint64_t>(commits)).Varint(counts.size());
+  for (const auto& [kind, count] : counts) {
+    record.Varint(static_cast<uint64_t>(kind)).Signed(count);
+  }
+  return record;
+}
+
+// Nothing where there are none.
+std::optional<std::map<RowKind, int64_t>> DecodeCounts(RecordReader& values) {
+  if (values.empty()) return std::nullopt;
+  std::map<RowKind, int64_t> counts;
+  for (uint64_t left = values.Count(2); left > 0; --left) {
+    const auto kind = static_cast<RowKind>(values.Varint());
+    counts[kind] = values.Signed();
+  }
+  return counts;
+}
+
+absl::StatusOr<int64_t> ReadNumber(Database& database, absl::string_view sql) {
+  MNEME_ASSIGN_OR_RETURN(Statement statement, database.Prepare(sql));
+  MNEME_ASSIGN_OR_RETURN(const bool found, statement.Step());
+  return found ? statement.Int(0) : 0;
 }
 
 absl::StatusOr<int64_t> ReadPragma(Database& database, absl::string_view name) {
@@ -104,6 +140,7 @@ uint64_t NumberOf(absl::string_view key) {
 
 struct Catalogue::Statements {
   Statement put;
+  Statement update;
   Statement get;
   Statement remove;
 };
@@ -117,7 +154,9 @@ std::string Catalogue::Path(int64_t generation) const {
 }
 
 absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, std::string folder,
-                                                           bool has_snapshots, Damage& damage) {
+                                                           bool has_snapshots,
+                                                           int64_t most_checked_bytes,
+                                                           Damage& damage) {
   std::unique_ptr<Catalogue> catalogue(new Catalogue(files, std::move(folder)));
   MNEME_RETURN_IF_ERROR(catalogue->Sweep());
   if (catalogue->generation_ == 0) {
@@ -138,8 +177,9 @@ absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, st
     absl::Status whole = wal.damage;
     if (whole.ok()) whole = catalogue->CheckCommits();
     if (whole.ok()) {
-      opened = catalogue->CheckStructure(kMostCheckedBytes);
+      opened = catalogue->CheckStructure(most_checked_bytes);
       damage.sessions_unreadable |= absl::IsDataLoss(opened);  // which rows are hidden nobody knows
+      if (opened.ok()) opened = catalogue->CheckCounts();
     }
     if (absl::IsDataLoss(whole)) {
       MNEME_ASSIGN_OR_RETURN(const bool mended, catalogue->OpenMended(wal));
@@ -212,6 +252,36 @@ absl::Status Catalogue::CheckStructure(int64_t most_bytes) {
       absl::StrCat(Path(generation_), ": ", told ? check.Bytes(0) : "cannot be checked"));
 }
 
+absl::StatusOr<Catalogue::RowCounts> Catalogue::CountRows(Database& database) {
+  RowCounts counts;
+  for (const RowKind kind : kCountedKinds) {
+    MNEME_ASSIGN_OR_RETURN(
+        counts[kind], ReadNumber(database, absl::StrCat("SELECT count(*) FROM rows WHERE kind = ",
+                                                        static_cast<int>(kind))));
+  }
+  return counts;
+}
+
+// What rows a page hides whose bytes have changed, its checksums do not tell.
+absl::Status Catalogue::CheckCounts() {
+  MNEME_ASSIGN_OR_RETURN(RowCounts found, CountRows(*database_));
+  if (!counts_.has_value()) {
+    counts_ = std::move(found);
+    return absl::OkStatus();
+  }
+  for (const auto& [kind, count] : *counts_) {
+    if (!IsCounted(kind) || found[kind] == count) continue;
+    return absl::DataLossError(absl::StrCat(Path(generation_), ": has ", found[kind],
+                                            " rows of kind \"", KindName(kind), "\", expected ",
+                                            count));
+  }
+  return absl::OkStatus();
+}
+
+void Catalogue::Count(RowKind kind, int64_t more) {
+  if (counts_.has_value() && IsCounted(kind)) (*counts_)[kind] += more;
+}
+
 absl::Status Catalogue::RemoveImage() {
   for (const absl::string_view suffix : {"", "-wal"}) {
     const absl::Status gone = files_.Remove(absl::StrCat(Path(generation_), kImageSuffix, suffix));
@@ -222,17 +292,36 @@ absl::Status Catalogue::RemoveImage() {
 
 absl::Status Catalogue::Begin() {
   changed_ = false;
+  counts_before_ = counts_;
   return database_->Begin();
+}
+
+void Catalogue::Rollback() {
+  database_->Rollback();
+  counts_ = counts_before_;
+}
+
+absl::Status Catalogue::BeginPart() {
+  counts_before_part_ = counts_;
+  return database_->Execute("SAVEPOINT part");
+}
+
+absl::Status Catalogue::TakePartBack() {
+  counts_ = counts_before_part_;
+  return database_->Execute("ROLLBACK TO part; RELEASE part");
 }
 
 absl::Status Catalogue::Commit() {
   if (!changed_) return database_->Commit();
-  const absl::Status counted =
-      Put({.kind = RowKind::kCommits},
-          std::move(RecordWriter().Varint(static_cast<uint64_t>(commits_ + 1))));
+  const absl::Status counted = Put(
+      {.kind = RowKind::kCommits},
+      counts_.has_value() ? EncodeCommits(commits_ + 1, *counts_)
+                          : std::move(RecordWriter().Varint(static_cast<uint64_t>(commits_ + 1))));
   if (!counted.ok()) Rollback();
   MNEME_RETURN_IF_ERROR(counted);
-  MNEME_RETURN_IF_ERROR(database_->Commit());
+  const absl::Status committed = database_->Commit();
+  if (!committed.ok()) counts_ = counts_before_;
+  MNEME_RETURN_IF_ERROR(committed);
   mark_.Write(++commits_);
   return absl::OkStatus();
 }
@@ -308,16 +397,22 @@ absl::Status Catalogue::Prepare() {
   MNEME_ASSIGN_OR_RETURN(Statement put,
                          database_->Prepare("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)"));
   MNEME_ASSIGN_OR_RETURN(
+      Statement update,
+      database_->Prepare(
+          "UPDATE rows SET record = ?4 WHERE kind = ?1 AND session = ?2 AND key = ?3"));
+  MNEME_ASSIGN_OR_RETURN(
       Statement get,
       database_->Prepare("SELECT record FROM rows WHERE kind = ? AND session = ? AND key = ?"));
   MNEME_ASSIGN_OR_RETURN(
       Statement remove,
       database_->Prepare("DELETE FROM rows WHERE kind = ? AND session = ? AND key = ?"));
-  statements_ =
-      std::make_unique<Statements>(Statements{std::move(put), std::move(get), std::move(remove)});
+  statements_ = std::make_unique<Statements>(
+      Statements{std::move(put), std::move(update), std::move(get), std::move(remove)});
   const RowKey row = {.kind = RowKind::kCommits};
   MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> commits, Get(row));
-  commits_ = commits.has_value() ? static_cast<int64_t>(RecordReader(*commits).Varint()) : 0;
+  RecordReader values(commits.value_or(""));
+  commits_ = static_cast<int64_t>(values.Varint());
+  counts_ = DecodeCounts(values);
   return absl::OkStatus();
 }
 
@@ -327,7 +422,13 @@ absl::Status Catalogue::Put(const RowKey& row, RecordWriter values) {
                                                    " bytes, a row has room for ", kMaxRowBytes));
   }
   changed_ = true;
-  return BindKey(statements_->put, row).BindBlob(4, std::move(values).Seal(row.Name())).Run();
+  const std::string record = std::move(values).Seal(row.Name());
+  if (IsCounted(row.kind)) {
+    MNEME_RETURN_IF_ERROR(BindKey(statements_->update, row).BindBlob(4, record).Run());
+    if (database_->changed_rows() > 0) return absl::OkStatus();
+    Count(row.kind, 1);
+  }
+  return BindKey(statements_->put, row).BindBlob(4, record).Run();
 }
 
 absl::StatusOr<std::optional<std::string>> Catalogue::Get(const RowKey& row) {
@@ -342,14 +443,19 @@ absl::StatusOr<std::optional<std::string>> Catalogue::Get(const RowKey& row) {
 
 absl::Status Catalogue::Delete(const RowKey& row) {
   changed_ = true;
-  return BindKey(statements_->remove, row).Run();
+  MNEME_RETURN_IF_ERROR(BindKey(statements_->remove, row).Run());
+  Count(row.kind, -database_->changed_rows());
+  return absl::OkStatus();
 }
 
 absl::Status Catalogue::DeleteAll(RowKind kind, uint64_t session) {
   changed_ = true;
   MNEME_ASSIGN_OR_RETURN(Statement remove,
                          database_->Prepare("DELETE FROM rows WHERE kind = ? AND session = ?"));
-  return remove.Bind(1, static_cast<int64_t>(kind)).Bind(2, static_cast<int64_t>(session)).Run();
+  remove.Bind(1, static_cast<int64_t>(kind)).Bind(2, static_cast<int64_t>(session));
+  MNEME_RETURN_IF_ERROR(remove.Run());
+  Count(kind, -database_->changed_rows());
+  return absl::OkStatus();
 }
 
 absl::Status Catalogue::Scan(RowKind kind, uint64_t session, absl::string_view from,
@@ -428,11 +534,46 @@ absl::Status Catalogue::WriteGeneration(int64_t generation, Damage& damage) {
     // From the other end, as far as the damage.
     if (!whole) MNEME_RETURN_IF_ERROR(CopyRows(*next, "DESC", damage, whole));
   }
+  MNEME_RETURN_IF_ERROR(NoteCounts(*next, damage));
   MNEME_RETURN_IF_ERROR(NoteDamage(*next, damage));
   MNEME_RETURN_IF_ERROR(next->Commit());
   MNEME_RETURN_IF_ERROR(Database::Finish(std::move(next)));
   MNEME_RETURN_IF_ERROR(files_.Rename(temporary, Path(generation)));
   return files_.SyncDirectory(folder_);
+}
+
+absl::Status Catalogue::NoteCounts(Database& next, Damage& damage) {
+  MNEME_ASSIGN_OR_RETURN(RowCounts found, CountRows(next));
+  const RowKey row = {.kind = RowKind::kCommits};
+  int64_t commits = 0;
+  std::optional<RowCounts> before;
+  {
+    MNEME_ASSIGN_OR_RETURN(
+        Statement get,
+        next.Prepare("SELECT record FROM rows WHERE kind = ? AND session = ? AND key = ?"));
+    MNEME_ASSIGN_OR_RETURN(const bool copied, BindKey(get, row).Step());
+    if (copied) {
+      const absl::string_view record = get.Bytes(0);
+      RecordReader values(record.substr(0, record.size() - 4));
+      commits = static_cast<int64_t>(values.Varint());
+      before = DecodeCounts(values);
+    }
+  }
+  if (!damage.rows.empty()) {
+    // Each request has two rows, far apart: one of them names the session of the other.
+    MNEME_ASSIGN_OR_RETURN(
+        const int64_t requests,
+        ReadNumber(next, absl::StrCat("SELECT count(*) FROM (SELECT key FROM rows WHERE kind = ",
+                                      static_cast<int>(RowKind::kRequest),
+                                      " UNION SELECT key FROM rows WHERE kind = ",
+                                      static_cast<int>(RowKind::kRequestSession), ")")));
+    damage.requests_lost |= !before.has_value() || requests < (*before)[RowKind::kRequestSession];
+    damage.sessions_unreadable |=
+        before.has_value() && found[RowKind::kSession] < (*before)[RowKind::kSession];
+  }
+  MNEME_ASSIGN_OR_RETURN(Statement put,
+                         next.Prepare("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)"));
+  return BindKey(put, row).BindBlob(4, EncodeCommits(commits, found).Seal(row.Name())).Run();
 }
 
 absl::Status Catalogue::NoteDamage(Database& next, const Damage& damage) {
@@ -448,8 +589,10 @@ absl::Status Catalogue::NoteDamage(Database& next, const Damage& damage) {
     MNEME_RETURN_IF_ERROR(put(RowKind::kDoubt, /*replaces=*/true, RecordWriter()));
   }
   if (damage.rows.empty()) return absl::OkStatus();
-  return put(RowKind::kDamage, damage.commits_lost,
-             std::move(RecordWriter().Varint(damage.commits_lost ? 1 : 0)));
+  return put(
+      RowKind::kDamage, damage.commits_lost || damage.requests_lost,
+      std::move(
+          RecordWriter().Varint(damage.commits_lost ? 1 : 0).Varint(damage.requests_lost ? 1 : 0)));
 }
 
 absl::Status Catalogue::CopyRows(Database& to, absl::string_view order, Damage& damage,

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,11 +45,14 @@ enum class RowKind {
   kRequest = 5,         // session, RequestKey
   kRequestSession = 6,  // 0, RequestKey; which session has the request
   kDoubt = 7,           // 0; whether rows of sessions were lost, so that names are unknown
-  kCommits = 8,         // 0; how many transactions with changes there were, this one included
-  kModel = 9,           // 0, SessionRecord::model; what that model is called
+  // 0; how many transactions with changes there were, this one included, and how many rows of each
+  // kind there are that is counted (versions before 2026-11-27: those were not).
+  kCommits = 8,
+  kModel = 9,  // 0, SessionRecord::model; what that model is called
   // 0; that rows were lost, and sessions are still to be compared with their snapshots: whether
-  // commits were lost with them.
+  // commits were lost with them, and whether requests were of which nothing is left.
   kDamage = 10,
+  kTakenOver = 11,  // 0, SessionRecord::model of an earlier rule; whose its sessions are since
 };
 
 struct RowKey {
@@ -75,24 +79,29 @@ class Catalogue {
     std::vector<absl::Status> rows;      // that were dropped
     bool sessions_unreadable = false;    // rows of kSession among those that could not be read
     bool commits_lost = false;           // the last ones, so that any row may be an older one
+    // More rows of requests than those whose other row names them (kRequest, kRequestSession).
+    bool requests_lost = false;
   };
 
   ~Catalogue();
 
   // Makes a new one where there is none. A damaged one is written anew as far as it can be read,
   // also behind a WAL's damage where that says for certain which page it is about (wal_check.h). So
-  // is one that `has_snapshots` say must have had more, as a file of it is missing, and one that
-  // has fewer commits than were on the disk.
+  // is one that `has_snapshots` say must have had more, as a file of it is missing, one that has
+  // fewer commits than were on the disk, and one that has other rows than its last commit counted
+  // of those kinds that are. Up to `most_checked_bytes` SQLite looks at all pages, too.
   static absl::StatusOr<std::unique_ptr<Catalogue>> Open(FileSystem& files, std::string folder,
-                                                         bool has_snapshots, Damage& damage);
+                                                         bool has_snapshots,
+                                                         int64_t most_checked_bytes,
+                                                         Damage& damage);
 
   absl::Status Begin();
   absl::Status Commit();
-  void Rollback() { database_->Rollback(); }
+  void Rollback();
   // A part of a transaction that can be taken back alone.
-  absl::Status BeginPart() { return database_->Execute("SAVEPOINT part"); }
+  absl::Status BeginPart();
   absl::Status EndPart() { return database_->Execute("RELEASE part"); }
-  absl::Status TakePartBack() { return database_->Execute("ROLLBACK TO part; RELEASE part"); }
+  absl::Status TakePartBack();
 
   // INVALID_ARGUMENT beyond 64 MiB.
   absl::Status Put(const RowKey& row, RecordWriter values);
@@ -140,7 +149,14 @@ class Catalogue {
   // with. OK of a database that is larger.
   absl::Status CheckStructure(int64_t most_bytes);
   absl::Status WriteGeneration(int64_t generation, Damage& damage);
+  // How many rows of each kind that is counted a database has.
+  using RowCounts = std::map<RowKind, int64_t>;
+  static absl::StatusOr<RowCounts> CountRows(Database& database);
+  absl::Status CheckCounts();
+  // Compares what was copied with what the last commit counted, and counts anew.
+  absl::Status NoteCounts(Database& next, Damage& damage);
   static absl::Status NoteDamage(Database& next, const Damage& damage);
+  void Count(RowKind kind, int64_t more);
   absl::Status CopyRows(Database& to, absl::string_view order, Damage& damage, bool& whole);
   absl::Status Prepare();
   absl::Status RemoveGeneration(int64_t generation, bool set_aside, Damage& damage);
@@ -152,6 +168,8 @@ class Catalogue {
   CommitMark mark_;
   int64_t commits_ = 0;   // the row of kCommits
   bool changed_ = false;  // since Begin
+  // Of the row of kCommits, and what the transaction changed since. Nothing: nobody counted.
+  std::optional<RowCounts> counts_, counts_before_, counts_before_part_;
   std::unique_ptr<Database> database_;
   struct Statements;
   std::unique_ptr<Statements> statements_;  // after database_, whose they are

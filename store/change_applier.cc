@@ -31,6 +31,7 @@ void StagedCommit::Add(StagedCommit&& other) {
   append(requests_added, other.requests_added);
   append(requests_dropped, other.requests_dropped);
   append(models, other.models);
+  append(taken_over, other.taken_over);
   erase |= other.erase;
   erase_later |= other.erase_later;
   turns += other.turns;
@@ -163,6 +164,15 @@ absl::Status ChangeApplier::Do(const NameModel& change) {
   staged_.models.emplace_back(change.model, change.name);
   return catalogue_.Put({RowKind::kModel, 0, NumberKey(change.model)},
                         std::move(RecordWriter().Bytes(change.name)));
+}
+
+// Rows of sessions are written with the new identity when they change.
+absl::Status ChangeApplier::Do(const TakeOverModel& change) {
+  const RowKey row = {RowKind::kTakenOver, 0, NumberKey(change.before)};
+  MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> taken, catalogue_.Get(row));
+  if (taken.has_value()) return absl::OkStatus();
+  staged_.taken_over.push_back(change);
+  return catalogue_.Put(row, std::move(RecordWriter().Fixed64(change.model)));
 }
 
 absl::Status ChangeApplier::Do(const CreateSession& change) {

@@ -28,6 +28,7 @@ struct StagedCommit {
   std::vector<RowKey> requests_added;  // rows of kRequest
   std::vector<RowKey> requests_dropped;
   std::vector<std::pair<uint64_t, std::string>> models;  // and their names
+  std::vector<TakeOverModel> taken_over;
   bool erase = false;        // what was deleted, before this is acknowledged
   bool erase_later = false;  // what gave way to something newer
   int64_t turns = 0;
@@ -78,6 +79,7 @@ class ChangeApplier {
   absl::Status Do(const DropDamagedSnapshot& change);
   absl::Status Do(const DeleteSession& change);
   absl::Status Do(const NameModel& change);
+  absl::Status Do(const TakeOverModel& change);
 
   // apply_rewind.cc
   absl::Status Do(const AddCheckpoint& change);

@@ -59,6 +59,8 @@ absl::Status Statement::Run() {
   return more.status();
 }
 
+int64_t Database::changed_rows() const { return sqlite3_changes64(connection_); }
+
 absl::StatusOr<std::unique_ptr<Database>> Database::Open(FileSystem& files,
                                                          const std::string& path) {
   std::unique_ptr<Database> database(new Database(files, path));

@@ -76,6 +76,9 @@ class Database {
   // Nothing where there is no transaction.
   void Rollback();
 
+  // Rows that the statement which ended last has inserted, altered or deleted.
+  int64_t changed_rows() const;
+
   // UNAVAILABLE where its files are not at their paths any more.
   absl::Status CheckPlace();
 

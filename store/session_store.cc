@@ -119,6 +119,11 @@ size_t SessionStore::Count(const std::optional<std::string>& owner,
   return count;
 }
 
+int64_t SessionStore::times_mended() const {
+  absl::MutexLock lock(&mu_);
+  return times_mended_;
+}
+
 bool SessionStore::names_in_doubt() const {
   absl::MutexLock lock(&mu_);
   return names_in_doubt_;
@@ -198,7 +203,9 @@ absl::StatusOr<std::optional<RequestRecord>> SessionStore::FindRequest(absl::str
       .kind = RowKind::kRequest, .session = RecordReader(**found).Varint(), .key = index.key};
   found = catalogue_->Get(row);
   MNEME_RETURN_IF_ERROR(Noted(found.status()));
-  if (!found->has_value()) return std::nullopt;
+  if (!found->has_value()) {
+    return Noted(absl::DataLossError(absl::StrCat(row.Name(), ": is missing")));
+  }
   MNEME_ASSIGN_OR_RETURN(RequestRecord request, DecodeRequest(RecordReader(**found), row.Name()));
   request.session = row.session;
   return request;
@@ -223,10 +230,22 @@ SessionTotals SessionStore::TotalsFor(uint64_t model) const {
           .of_other_models = all - lost_ - (own == live_.end() ? 0 : own->second)};
 }
 
+bool SessionStore::HasSessionsOf(uint64_t model) const {
+  absl::MutexLock lock(&mu_);
+  const auto own = live_.find(model);
+  return own != live_.end() && own->second > 0;
+}
+
 std::string SessionStore::NameOfModel(uint64_t model) const {
   absl::MutexLock lock(&mu_);
   const auto found = models_.find(model);
   return found == models_.end() ? "" : found->second;
+}
+
+uint64_t SessionStore::SuccessorOf(uint64_t model) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = successors_.find(model);
+  return found == successors_.end() ? model : found->second;
 }
 
 absl::Status SessionStore::LoadModelNames() {
@@ -244,6 +263,7 @@ void SessionStore::Note(const StoreReport& report, bool opening) {
   absl::MutexLock lock(&mu_);
   if (report.damage.empty() && report.fallen_back.empty() && report.in_doubt.empty()) return;
   if (opening && !report.set_aside.empty()) ++stats_.written_anew;
+  if (!opening) ++times_mended_;
   // Where no row is, none is damaged.
   stats_.damaged += std::max<int64_t>(1, static_cast<int64_t>(report.damage.size()));
   stats_.fallen_back += static_cast<int64_t>(report.fallen_back.size() + report.in_doubt.size());

@@ -117,6 +117,9 @@ class SessionStore final : private CommittedSessions {
     // Answers that gave way to newer ones are erased with the next deletion, or after that.
     absl::Duration erase_within = absl::Minutes(1);
     int64_t wal_pages = 4096;  // of 4 KiB, before they are moved into the database
+    // All pages of a catalogue of at most so many bytes are looked at when it is opened, in half a
+    // second; of a larger one, that its sessions, snapshots, checkpoints and requests are there.
+    int64_t most_checked_bytes = int64_t{256} << 20;
   };
 
   // Makes the folder where there is none. FAILED_PRECONDITION: another process uses the folder (it
@@ -157,15 +160,21 @@ class SessionStore final : private CommittedSessions {
                                   size_t limit) const;
   // How many List would find. Others do not wait for that, however many there are.
   size_t Count(const std::optional<std::string>& owner, absl::string_view name_prefix) const;
+  // How often damage was gone through since the store was opened, after which sessions may have a
+  // SessionRecord::doubted_at that they had not.
+  int64_t times_mended() const;
   // Rows of sessions were lost: a name that is not found may have existed. Until TrustNames.
   bool names_in_doubt() const;
   absl::Status TrustNames();
   // All of them, and those of an owner.
   int64_t sessions() const;
   SessionTotals TotalsFor(uint64_t model) const;
+  bool HasSessionsOf(uint64_t model) const;  // lost ones do not count
   OwnerUsage UsageOf(const std::string& owner) const override;
   // NameModel; empty where nobody said.
   std::string NameOfModel(uint64_t model) const;
+  // Under which identity sessions are now that were kept as `model`'s, after TakeOverModel.
+  uint64_t SuccessorOf(uint64_t model) const;
 
   // --- What is read from the disk ---
 
@@ -223,8 +232,15 @@ class SessionStore final : private CommittedSessions {
 
   // store_recovery.cc: after damage, within a transaction.
   struct SnapshotFiles;
-  absl::Status Recover(std::vector<SessionRecord>& sessions, bool commits_lost, bool opening,
+  struct Losses {
+    bool commits = false;
+    bool requests = false;  // of any session
+  };
+  absl::Status Recover(std::vector<SessionRecord>& sessions, Losses losses, bool opening,
                        StoreReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  // Sessions that requests are missing of; then each that is left has both of its rows.
+  absl::StatusOr<absl::flat_hash_set<uint64_t>> PairRequests()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::StatusOr<SnapshotFiles> ReadSnapshotFiles(StoreReport& report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status AdoptSnapshots(std::vector<SessionRecord>& sessions, SnapshotFiles& files)
@@ -256,6 +272,7 @@ class SessionStore final : private CommittedSessions {
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetSession(uint64_t id, std::optional<SessionRecord> session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeOver(const TakeOverModel& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteRequestKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_, mu_);
   // What a reader found to be damaged is mended before the next commit.
   absl::Status Noted(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
@@ -286,9 +303,11 @@ class SessionStore final : private CommittedSessions {
       ABSL_GUARDED_BY(mu_);
   absl::btree_set<const SessionRecord*, NameOrder> by_name_ ABSL_GUARDED_BY(mu_);  // of sessions_
   absl::flat_hash_map<std::string, OwnerUsage> usage_ ABSL_GUARDED_BY(mu_);        // by owner
-  int64_t lost_ ABSL_GUARDED_BY(mu_) = 0;                                          // of sessions_
+  int64_t times_mended_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t lost_ ABSL_GUARDED_BY(mu_) = 0;                             // of sessions_
   absl::flat_hash_map<uint64_t, int64_t> live_ ABSL_GUARDED_BY(mu_);  // of sessions_, by model
-  absl::flat_hash_map<uint64_t, std::string> models_ ABSL_GUARDED_BY(mu_);  // names of models
+  absl::flat_hash_map<uint64_t, std::string> models_ ABSL_GUARDED_BY(mu_);   // names of models
+  absl::flat_hash_map<uint64_t, uint64_t> successors_ ABSL_GUARDED_BY(mu_);  // TakeOverModel
   // Keys of rows of kRequest; of some that are gone, too.
   absl::flat_hash_set<std::string> request_keys_ ABSL_GUARDED_BY(mu_);
   StoreStats stats_ ABSL_GUARDED_BY(mu_);

@@ -107,9 +107,15 @@ struct NameModel {
   uint64_t model = 0;  // SessionRecord::model
   std::string name;
 };
+// What was kept as sessions of `before` is `model`'s: the identity that the same model has by a
+// later rule. Sessions that another one has taken over stay that one's.
+struct TakeOverModel {
+  uint64_t before = 0;  // SessionRecord::model
+  uint64_t model = 0;
+};
 using Change = std::variant<CreateSession, AddTurn, ChangeSession, AddSnapshot, DropDamagedSnapshot,
                             AddCheckpoint, DropCheckpoint, RewindSession, CutSession, ForgetPast,
-                            ForkSession, DeleteSession, NameModel>;
+                            ForkSession, DeleteSession, NameModel, TakeOverModel>;
 
 // 0: no limit, where not said otherwise.
 struct StoreLimits {

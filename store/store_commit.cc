@@ -241,6 +241,7 @@ void SessionStore::Publish(StagedCommit& group) {
   if (request_keys_.size() > 2 * requests_.size() + 1024) NoteRequestKeys();
   for (auto& [id, session] : group.sessions) SetSession(id, std::move(session));
   for (auto& [model, name] : group.models) models_[model] = std::move(name);
+  for (const TakeOverModel& change : group.taken_over) TakeOver(change);
   stats_.damaged += static_cast<int64_t>(group.snapshots_damaged.size());
   stats_.turns += group.turns;
   stats_.log_bytes += group.log_bytes;
@@ -273,6 +274,19 @@ void SessionStore::SetSession(uint64_t id, std::optional<SessionRecord> session)
   by_name_.erase(owned.get());  // of one that the same commit deleted, and that is not gone yet
   by_name_.insert(owned.get());
   sessions_[id] = std::move(owned);
+}
+
+void SessionStore::TakeOver(const TakeOverModel& change) {
+  successors_[change.before] = change.model;
+  std::vector<SessionRecord> taken;
+  for (const auto& [id, session] : sessions_) {
+    if (session->model == change.before) taken.push_back(*session);
+  }
+  for (SessionRecord& session : taken) {
+    const uint64_t id = session.id;
+    session.model = change.model;
+    SetSession(id, std::move(session));
+  }
 }
 
 // What no row names any more goes, after its row and for good.

@@ -20,7 +20,10 @@ std::string Named(const SessionRecord& session) {
 
 std::string StoodBefore(const SessionRecord& session) {
   const int64_t before = session.doubted_at.value_or(0);
-  if (before <= session.position()) return "what came later, if anything did, is lost";
+  if (before <= session.position()) {
+    return "what came later, or what was recorded of its idempotency keys, is lost, if there was "
+           "any";
+  }
   return absl::StrCat("it stood at position ", before, " or farther");
 }
 
@@ -55,7 +58,8 @@ absl::Status SessionStore::Start(StoreReport& report) {
   const bool has_snapshots = std::any_of(slabs.begin(), slabs.end(), [](const std::string& name) {
     return SnapshotOfFile(name) != 0;
   });
-  MNEME_ASSIGN_OR_RETURN(catalogue_, Catalogue::Open(files_, folder_, has_snapshots, damage));
+  MNEME_ASSIGN_OR_RETURN(catalogue_, Catalogue::Open(files_, folder_, has_snapshots,
+                                                     options_.most_checked_bytes, damage));
   absl::Status loaded = LoadSessions(damage, /*opening=*/true, report);
   if (absl::IsDataLoss(loaded)) {  // of rows: what can be read of them is enough to go on
     MNEME_RETURN_IF_ERROR(catalogue_->WriteAnew(damage));
@@ -75,6 +79,12 @@ absl::Status SessionStore::LoadSessions(const Catalogue::Damage& damage, bool op
         MNEME_ASSIGN_OR_RETURN(SessionRecord session, DecodeSession(values, row.Name()));
         session.id = row.session;
         sessions.push_back(std::move(session));
+        return true;
+      }));
+  absl::flat_hash_map<uint64_t, uint64_t> successors;
+  MNEME_RETURN_IF_ERROR(catalogue_->ScanAll(
+      RowKind::kTakenOver, [&](const RowKey& row, RecordReader values) -> absl::StatusOr<bool> {
+        successors[NumberOf(row.key)] = values.Fixed64();
         return true;
       }));
   MNEME_RETURN_IF_ERROR(NoteSessions(damage, opening, sessions, report));
@@ -98,7 +108,10 @@ absl::Status SessionStore::LoadSessions(const Catalogue::Damage& damage, bool op
                          catalogue_->Get({.kind = RowKind::kDoubt}));
   absl::MutexLock lock(&mu_);
   names_in_doubt_ = doubt.has_value();
+  successors_ = std::move(successors);
   for (SessionRecord& session : sessions) {
+    const auto successor = successors_.find(session.model);
+    if (successor != successors_.end()) session.model = successor->second;
     session.checkpoints = checkpoints[session.id];
     const auto before = sessions_.find(session.id);
     if (before == sessions_.end()) continue;
@@ -133,8 +146,11 @@ absl::Status SessionStore::NoteSessions(const Catalogue::Damage& damage, bool op
         report.damage.push_back(absl::DataLossError(
             absl::StrCat(folder_, ": was damaged, and has not been gone through since")));
       }
-      const bool commits_lost = noted.has_value() && RecordReader(*noted).Varint() != 0;
-      MNEME_RETURN_IF_ERROR(Recover(sessions, commits_lost, opening, report));
+      RecordReader values(noted.has_value() ? absl::string_view(*noted) : "");
+      Losses losses;
+      losses.commits = values.Varint() != 0;
+      losses.requests = values.Varint() != 0;
+      MNEME_RETURN_IF_ERROR(Recover(sessions, losses, opening, report));
       for (SessionRecord& session : sessions) changed.push_back(&session);
     }
     for (SessionRecord& session : sessions) {

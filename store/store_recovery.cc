@@ -94,17 +94,46 @@ absl::StatusOr<SessionStore::SnapshotFiles> SessionStore::ReadSnapshotFiles(Stor
   return found;
 }
 
-absl::Status SessionStore::Recover(std::vector<SessionRecord>& sessions, bool commits_lost,
+absl::StatusOr<absl::flat_hash_set<uint64_t>> SessionStore::PairRequests() {
+  absl::flat_hash_map<std::string, uint64_t> rows;  // sessions, by key
+  MNEME_RETURN_IF_ERROR(catalogue_->ScanAll(
+      RowKind::kRequest, [&](const RowKey& row, const RecordReader&) -> absl::StatusOr<bool> {
+        rows[row.key] = row.session;
+        return true;
+      }));
+  absl::flat_hash_set<uint64_t> missing;
+  std::vector<std::string> alone;  // keys of rows of kRequestSession
+  MNEME_RETURN_IF_ERROR(
+      catalogue_->ScanAll(RowKind::kRequestSession,
+                          [&](const RowKey& row, RecordReader values) -> absl::StatusOr<bool> {
+                            if (rows.erase(row.key) > 0) return true;
+                            missing.insert(values.Varint());
+                            alone.push_back(row.key);
+                            return true;
+                          }));
+  for (std::string& key : alone) {
+    MNEME_RETURN_IF_ERROR(catalogue_->Delete({RowKind::kRequestSession, 0, std::move(key)}));
+  }
+  for (const auto& [key, session] : rows) {  // how old they are nobody knows
+    MNEME_RETURN_IF_ERROR(catalogue_->Put({RowKind::kRequestSession, 0, key},
+                                          std::move(RecordWriter().Varint(session).Varint(0))));
+  }
+  return missing;
+}
+
+absl::Status SessionStore::Recover(std::vector<SessionRecord>& sessions, Losses losses,
                                    bool opening, StoreReport& report) {
   MNEME_ASSIGN_OR_RETURN(SnapshotFiles files, ReadSnapshotFiles(report));
   MNEME_RETURN_IF_ERROR(AdoptSnapshots(sessions, files));
+  MNEME_ASSIGN_OR_RETURN(const absl::flat_hash_set<uint64_t> without_requests, PairRequests());
   for (SessionRecord& session : sessions) {
     if (session.status == SessionStatus::kLost) continue;
     const int64_t stood = session.turns < 0 ? 0 : session.position();
     const size_t fallen_back = report.fallen_back.size();
     MNEME_RETURN_IF_ERROR(Reconcile(session, files, report));
     const bool has_fallen = report.fallen_back.size() > fallen_back;
-    if (session.status == SessionStatus::kLost || (!has_fallen && !commits_lost)) continue;
+    const bool doubted = losses.commits || losses.requests || without_requests.contains(session.id);
+    if (session.status == SessionStatus::kLost || (!has_fallen && !doubted)) continue;
     session.doubted_at = std::max({session.doubted_at.value_or(0), session.position(), stood});
     if (has_fallen) {
       report.fallen_back.back() = session;

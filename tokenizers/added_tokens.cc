@@ -1,6 +1,8 @@
 #include "tokenizers/added_tokens.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +30,18 @@ bool IsBroken(absl::string_view spelling, size_t begin, std::span<const size_t> 
 }
 
 }  // namespace
+
+void AddToDigest(std::vector<AddedToken> tokens, RulesDigest& digest) {
+  std::sort(tokens.begin(), tokens.end(), [](const AddedToken& a, const AddedToken& b) {
+    return std::tie(a.text, a.id) < std::tie(b.text, b.id);
+  });
+  digest.Add(uint64_t{tokens.size()});
+  for (const AddedToken& token : tokens) {
+    const uint64_t flags = (token.special ? 1 : 0) | (token.strips_left ? 2 : 0) |
+                           (token.strips_right ? 4 : 0) | (token.single_word ? 8 : 0);
+    digest.Add(token.text).Add(static_cast<uint64_t>(token.id)).Add(flags);
+  }
+}
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens)
     : tokens_(std::move(tokens)), by_spelling_(TrieOf(tokens_)) {}

@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "tokenizers/byte_trie.h"
+#include "tokenizers/rules_digest.h"
 
 namespace mneme {
 
@@ -25,6 +26,9 @@ struct AddedToken {
   // Found only where no word character stands on either side.
   bool single_word = false;
 };
+
+// In whatever order they are.
+void AddToDigest(std::vector<AddedToken> tokens, RulesDigest& digest);
 
 // Made once for a model; immutable. Work is linear in the text, at most the longest spelling for
 // each character.

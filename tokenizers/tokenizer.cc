@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "tokenizers/rules_digest.h"
 #include "tokenizers/streaming_decoder.h"
 
 namespace mneme {
@@ -107,6 +108,16 @@ absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
   }
   decoder.Flush(text);
   return text;
+}
+
+uint64_t Tokenizer::digest() const {
+  RulesDigest digest;
+  digest.Add(kind()).Add(vocabulary_.rules_digest).Add(uint64_t{vocabulary_.entries.size()});
+  for (const TokenEntry& entry : vocabulary_.entries) {
+    digest.Add(entry.piece).Add(static_cast<uint64_t>(entry.kind));
+  }
+  AddToDigest(added_tokens_.tokens(), digest);
+  return digest.Finish();
 }
 
 std::vector<int32_t> Tokenizer::PaddingIds() const {

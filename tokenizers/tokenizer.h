@@ -120,6 +120,8 @@ class Tokenizer {
     DecodeRules decode;
     // Tokens that are found in text by their spelling before it is encoded.
     std::vector<AddedToken> added;
+    // Of what else decides how text is cut: merges, scores, rules for text. 0: nothing else does.
+    uint64_t rules_digest = 0;
     std::vector<std::string> notes;  // oddities of the files that did not prevent loading
   };
 
@@ -171,6 +173,10 @@ class Tokenizer {
   }
   const DecodeRules& decode_rules() const { return vocabulary_.decode; }
   const AddedTokens& added_tokens() const { return added_tokens_; }
+  // Of all that decides how text is cut: kind, vocabulary, merges or scores, normalisation,
+  // pre-tokenisation, and added tokens. Not of what is put around texts, of decoding, or of a chat
+  // template. The same in every version; takes as long as hashing the vocabulary.
+  uint64_t digest() const;
 
   // For the log at start-up: whole sentences without a final stop.
   const std::vector<std::string>& notes() const { return vocabulary_.notes; }

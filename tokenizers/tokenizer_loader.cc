@@ -16,6 +16,7 @@
 #include "tokenizers/byte_tokenizer.h"
 #include "tokenizers/huggingface/folder.h"
 #include "tokenizers/huggingface/tokenizer_class.h"
+#include "tokenizers/rules_digest.h"
 #include "tokenizers/rwkv_tokenizer.h"
 #include "tokenizers/sentencepiece/model_file.h"
 #include "tokenizers/sentencepiece/tokenizer.h"
@@ -155,6 +156,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(absl::string_view b
   MNEME_ASSIGN_OR_RETURN(const SentencePieceModelFile file, ParseSentencePieceModel(bytes));
   MNEME_ASSIGN_OR_RETURN(auto encoder, SentencePieceEncoder::Load(bytes, file));
   Tokenizer::Vocabulary vocabulary = SentencePieceVocabulary(file, *encoder);
+  // All of the file: pieces, scores, how they are combined, the normalisation's table.
+  vocabulary.rules_digest = RulesDigest().Add(bytes).Finish();
   MNEME_RETURN_IF_ERROR(AppendMissingRows(config, facts.vocab_size, vocabulary));
   const auto find = [&](absl::string_view spelling) {
     return FindPiece(vocabulary.entries, spelling);

@@ -24,9 +24,11 @@ std::string RoomText(const v1::Session& session) {
   return absl::StrCat(session.max_context(), session.context_full() ? " (full)" : "");
 }
 
-}  // namespace
-
-namespace {
+// Whether damage of the store may have cost it something.
+std::string DoubtText(const v1::Session& session) {
+  if (!session.has_may_have_been_at()) return "";
+  return absl::StrCat("  in doubt: it may have been at ", session.may_have_been_at());
+}
 
 const char* Residency(v1::Residency residency) {
   switch (residency) {
@@ -58,10 +60,11 @@ void PrintSession(const v1::Session& session, bool json, bool owners) {
   }
   if (owners) absl::PrintF("%-24s ", session.owner());
   const absl::Time used = absl::FromUnixSeconds(session.last_use_time().seconds());
-  absl::PrintF("%-32s %12d %14s %6s %10s %10d %11s  %s\n", session.name(), session.position(),
+  absl::PrintF("%-32s %12d %14s %6s %10s %10d %11s  %s%s\n", session.name(), session.position(),
                RoomText(session), session.busy() ? "yes" : "no", TtlText(session),
                session.state_bytes(), Residency(session.residency()),
-               absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()));
+               absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()),
+               DoubtText(session));
 }
 
 void PrintCheckpointHeader() {

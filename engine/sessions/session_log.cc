@@ -203,7 +203,8 @@ absl::Status SessionLog::CheckDoubt(const Session& session, const Request& reque
   }
   const std::string before = *session.doubted_at > session.position()
                                  ? absl::StrCat("it stood at ", *session.doubted_at, " or farther")
-                                 : "later turns, if there were any, are gone";
+                                 : "later turns, or what was recorded of idempotency keys, are "
+                                   "gone, if there were any";
   return WithPosition(
       WithReason(absl::DataLossError(absl::StrCat(
                      "session \"", session.key.name, "\" stands at position ", session.position(),

@@ -25,7 +25,8 @@ SessionManager::SessionManager(StatePool& pool, Clock& clock, EngineStats& stats
       clock_(clock),
       stats_(stats),
       options_(std::move(options)),
-      parking_(pool, options_.host, options_.states, clock, stats, options_.wake) {
+      parking_(pool, options_.host, options_.states, clock, stats, options_.wake),
+      turn_snapshots_(options_.turn_snapshot_bytes_per_second) {
   stats_.slabs_total.Set(pool_.slots());
   PublishGauges();
 }
@@ -53,6 +54,7 @@ Session* SessionManager::Unclaim(const SessionKey& key, bool ran) {
 }
 
 Session* SessionManager::Recall(const SessionKey& key) {
+  NoteDoubts();
   Session* session = Find(key);
   if (session != nullptr || options_.log == nullptr || key.name.empty()) return session;
   const std::optional<SessionRecord> record = options_.log->Find(key);
@@ -378,7 +380,8 @@ absl::StatusOr<SessionInfo> SessionManager::Get(const SessionKey& key) {
 }
 
 SessionsHere SessionManager::ListHere(const std::optional<std::string>& owner,
-                                      const std::string& name_prefix) const {
+                                      const std::string& name_prefix) {
+  NoteDoubts();
   SessionsHere here = {.claimed = claimed_};
   for (const Session* session : table_.List(owner, name_prefix)) {
     here.sessions.push_back(Describe(*session));
@@ -393,6 +396,21 @@ Residence SessionManager::ResidenceOf(const SessionRecord& record) const {
   return ReasonOf(status) == kReasonOtherModel ? Residence::kOtherModel : Residence::kStored;
 }
 
+void SessionManager::NoteDoubts() {
+  if (options_.log == nullptr) return;
+  const SessionStore& store = options_.log->store();
+  const int64_t mended = store.times_mended();
+  if (mended == times_mended_) return;
+  times_mended_ = mended;
+  table_.ForEachToChange([&](Session& session) {
+    if (!session.logged) return;
+    const std::optional<SessionRecord> record = store.Find(static_cast<uint64_t>(session.id));
+    if (record.has_value() && record->doubted_at.has_value()) {
+      session.doubted_at = record->doubted_at;
+    }
+  });
+}
+
 SessionInfo SessionManager::Describe(const SessionRecord& record) const {
   const Residence residence = ResidenceOf(record);
   return {.key = {record.owner, record.name},
@@ -404,7 +422,8 @@ SessionInfo SessionManager::Describe(const SessionRecord& record) const {
           .memory_seed = record.memory_seed,
           .state_bytes = residence == Residence::kStored ? pool_.slab_bytes() : 0,
           .residence = residence,
-          .durability = record.durability};
+          .durability = record.durability,
+          .may_have_been_at = record.doubted_at};
 }
 
 SessionInfo SessionManager::Describe(const Session& session) const {
@@ -419,7 +438,8 @@ SessionInfo SessionManager::Describe(const Session& session) const {
           .state_bytes = pool_.slab_bytes(),
           .residence = session.residence,
           .durability = options_.log == nullptr ? std::nullopt
-                                                : std::optional<Durability>(session.durability)};
+                                                : std::optional<Durability>(session.durability),
+          .may_have_been_at = session.doubted_at};
 }
 
 void SessionManager::PublishGauges() {

@@ -22,6 +22,7 @@
 #include "engine/sessions/session.h"
 #include "engine/sessions/session_log.h"
 #include "engine/sessions/session_table.h"
+#include "engine/sessions/snapshot_budget.h"
 #include "engine/state_pool.h"
 #include "models/state_codec.h"
 
@@ -58,7 +59,8 @@ class SessionManager {
     HostStates* host = nullptr;      // null: idle sessions keep their slabs, or go to the store
     SessionLog* log = nullptr;       // null: sessions end with this
     StoredStates* states = nullptr;  // of the log's
-    int64_t snapshot_tokens = 0;     // EngineOptions
+    int64_t snapshot_tokens = 0;     // EngineOptions, as the next one
+    int64_t turn_snapshot_bytes_per_second = 0;
     absl::Duration retention = absl::InfiniteDuration();  // EngineOptions::session_retention
     int max_checkpoints = 0;                              // EngineOptions, as the next one
     int max_checkpoints_per_owner = 0;
@@ -175,8 +177,7 @@ class SessionManager {
   absl::StatusOr<Session*> FindWithSlab(const SessionKey& key);
   absl::StatusOr<SessionInfo> Get(const SessionKey& key);
   // Those that are not in the store alone; without `owner`, those of all.
-  SessionsHere ListHere(const std::optional<std::string>& owner,
-                        const std::string& name_prefix) const;
+  SessionsHere ListHere(const std::optional<std::string>& owner, const std::string& name_prefix);
   // Describes one that is in the store alone. By any thread.
   SessionInfo Describe(const SessionRecord& record) const;
 
@@ -232,6 +233,8 @@ class SessionManager {
   Session& Insert(Session session);
   void CopyState(Session& parent, Session& child);
   SessionInfo Describe(const Session& session) const;
+  // Lets sessions that are here know what the store came to doubt of them since it found damage.
+  void NoteDoubts();
   absl::Duration Now() const { return clock_.Monotonic(); }
 
   StatePool& pool_;
@@ -242,9 +245,11 @@ class SessionManager {
   Parking parking_;
   SessionTable table_;
   absl::flat_hash_set<SessionKey> claimed_;
+  SnapshotBudget turn_snapshots_;
   int ephemeral_slabs_ = 0;
-  int64_t made_ = 0;  // sessions
-  int commands_ = 0;  // keys that they claim
+  int64_t made_ = 0;          // sessions
+  int64_t times_mended_ = 0;  // SessionStore::times_mended, when NoteDoubts was called last
+  int commands_ = 0;          // keys that they claim
   struct PendingRewind {
     SessionKey key;
     RewindTarget to;

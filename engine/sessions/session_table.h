@@ -46,6 +46,10 @@ class SessionTable {
   void ForEach(Visitor visit) const {
     for (const auto& [key, session] : sessions_) visit(*session);
   }
+  template <typename Visitor>
+  void ForEachToChange(Visitor visit) {
+    for (const auto& [key, session] : sessions_) visit(*session);
+  }
 
  private:
   absl::flat_hash_map<SessionKey, std::unique_ptr<Session>> sessions_;

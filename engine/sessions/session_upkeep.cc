@@ -9,13 +9,27 @@
 #include "engine/sessions/session_manager.h"
 
 namespace mneme {
+namespace {
+
+// Fewer are fed again as fast as a snapshot is read.
+constexpr int64_t kLeastTokensOfTurn = 8;
+
+}  // namespace
 
 void SessionManager::SnapshotIfDue(Session& session) {
   if (options_.log == nullptr || options_.snapshot_tokens <= 0 || session.busy) return;
   if (session.durability == Durability::kNone) return;  // one is parked, or not in the store
-  if (session.fed_tokens - session.snapshot >= options_.snapshot_tokens) {
+  const int64_t fed = session.fed_tokens - session.snapshot;
+  if (fed >= options_.snapshot_tokens) {
     parking_.Snapshot(session);
+    return;
   }
+  if (fed < kLeastTokensOfTurn || session.residence != Residence::kResident) return;
+  int64_t bytes = 0;
+  for (const ByteRange& range : pool_.Filled(session.slot, session.fed_tokens)) {
+    bytes += range.end - range.begin;
+  }
+  if (turn_snapshots_.Has(bytes, Now()) && parking_.Snapshot(session)) turn_snapshots_.Take(bytes);
 }
 
 bool SessionManager::SnapshotAll() {

@@ -68,8 +68,13 @@ absl::StatusOr<SnapshotFiles::Base> SnapshotFiles::FindBase(const SlabHead& head
   const absl::StatusOr<SlabHead> found =
       SlabReader::HeadOf(files_, store_.SnapshotPath(newest->id));
   if (!found.ok() || found->version == 1 || !found->Is(newest->id)) return Base();
-  if (found->identity != identity_) return Base();
+  if (Current(found->identity) != identity_) return Base();
   return Base{newest->id, newest->position};
+}
+
+SlabIdentity SnapshotFiles::Current(SlabIdentity identity) const {
+  identity.model = store_.SuccessorOf(identity.model);
+  return identity;
 }
 
 absl::StatusOr<SnapshotRecord> SnapshotFiles::Write(uint64_t id, SlabHead head, bool may_go_on,
@@ -114,8 +119,11 @@ absl::Status SnapshotFiles::Read(const SnapshotRecord& snapshot, std::span<std::
     failed = id;
     MNEME_ASSIGN_OR_RETURN(std::unique_ptr<SlabReader> reader,
                            SlabReader::Open(files_, store_.SnapshotPath(id), SlabCheck::kIndex));
-    MNEME_RETURN_IF_ERROR(reader->CheckIdentity(identity_));
     const SlabHead& head = reader->head();
+    // Of this model, under the identity that it had then.
+    SlabIdentity expected = identity_;
+    if (Current(head.identity).model == identity_.model) expected.model = head.identity.model;
+    MNEME_RETURN_IF_ERROR(reader->CheckIdentity(expected));
     if (!head.Is(id)) {
       return absl::DataLossError(
           absl::StrCat("snapshot ", id, ": in its file is that of id ", head.id));

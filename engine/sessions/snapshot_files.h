@@ -51,6 +51,8 @@ class SnapshotFiles {
     uint64_t id = 0;
     int64_t position = 0;
   };
+  // With the identity that the store has the model under now.
+  SlabIdentity Current(SlabIdentity identity) const;
   // What a snapshot of so many bytes goes on from; an id of 0 where it is better whole.
   absl::StatusOr<Base> FindBase(const SlabHead& head, int64_t bytes) const;
 

@@ -245,6 +245,7 @@ v1::Session ToSessionMessage(const SessionInfo& info, const Engine& engine) {
     session.set_durability(*info.durability == Durability::kTurn ? v1::DURABILITY_TURN
                                                                  : v1::DURABILITY_NONE);
   }
+  if (info.may_have_been_at.has_value()) session.set_may_have_been_at(*info.may_have_been_at);
   return session;
 }
 

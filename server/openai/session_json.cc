@@ -42,7 +42,9 @@ Json SessionJson(const SessionInfo& info, const Engine& engine) {
           {"residency", ResidencyName(info.residence)},
           {"durability", !info.durability.has_value()            ? Json()
                          : *info.durability == Durability::kTurn ? Json("turn")
-                                                                 : Json("none")}};
+                                                                 : Json("none")},
+          {"may_have_been_at",
+           info.may_have_been_at.has_value() ? Json(*info.may_have_been_at) : Json()}};
 }
 
 Json CheckpointJson(const std::string& session, const CheckpointInfo& info) {

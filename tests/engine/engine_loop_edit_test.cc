@@ -172,6 +172,40 @@ TEST(EngineLoopEditTest, OfTheCacheAndTheStoreTheNearestIsTaken) {
   EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
 }
 
+// As a server has it by default: a short chat has a snapshot at the end of each turn.
+TEST(EngineLoopEditTest, AnEditOfAShortChatFeedsLittleByDefault) {
+  for (const bool restarts : {false, true}) {
+    HarnessOptions options = Options(4, /*snapshot_tokens=*/4096);
+    options.engine.turn_snapshot_bytes_per_second = int64_t{2} << 20;
+    options.store.limits.snapshots_per_session = 16;
+    Server server(options);
+    Told told;
+    for (int turn = 0; turn < 20; ++turn) {
+      Say(told, turn);
+      Ask(*server, told);
+      server->TurnUntilStored();
+    }
+    EXPECT_EQ(server.snapshots(), 16);
+    if (restarts) server.Restart();
+    Told edited = Edited(told, 9, 50);
+    const std::vector<int32_t> said = Oracle(options, edited);
+    const auto sent = static_cast<int64_t>(edited.size());
+    const Answer answer = Ask(*server, edited);
+    EXPECT_EQ(answer.tokens.at(0), said);
+    const int64_t fed = answer.last.usage.fed_tokens - kAnswer;
+    EXPECT_LE(8 * fed, sent) << fed << " of " << sent;
+  }
+}
+
+TEST(EngineLoopEditTest, SnapshotsOfTurnsKeepToTheirBudget) {
+  HarnessOptions options = Options(4, /*snapshot_tokens=*/4096);
+  options.engine.turn_snapshot_bytes_per_second = 1;  // less than a state in any pause
+  Server server(options);
+  Talk(*server, 5);
+  server->TurnUntilStored();
+  EXPECT_EQ(server.snapshots(), 0);
+}
+
 // Also in the first message, and one edit after the other.
 TEST(EngineLoopEditTest, ARestartRightAfterAnEditChangesNothing) {
   for (const bool restarts : {false, true}) {

@@ -399,6 +399,42 @@ TEST(EngineLoopStoreTest, WhoHasTooManySessionsIsToldWhatHelpsWithAStore) {
   }
 }
 
+// Whichever of the rows that have it, where it says whose request it was or what was answered.
+TEST(EngineLoopStoreTest, ARepetitionWhoseRecordIsDamagedFeedsNothing) {
+  const std::string key = "a key that is nowhere else";
+  Request request = Greedy({1, 2}, 3, "s");
+  request.idempotency_key = key;
+  int refused = 0;
+  for (int which = 0; which < 3; ++which) {
+    Server server(Options());
+    const Answer said = server->Generate(request);
+    server.Restart();  // all of it is in the database
+    const std::string path = "/store/catalogue.1.db";
+    const std::string bytes = server.disk().AllFiles().at(path);
+    size_t at = bytes.find(key);
+    for (int i = 0; i < which; ++i) at = bytes.find(key, at + 1);
+    ASSERT_NE(at, std::string::npos) << which;
+    const std::string other = "#";
+    ASSERT_TRUE(server.disk()
+                    .Open(path, OpenMode::kReadWrite)
+                    .value()
+                    ->Write(static_cast<int64_t>(at + 3), std::as_bytes(std::span(other)))
+                    .ok());
+    server.Kill();
+    for (int times = 0; times < 2; ++times) {
+      const Answer again = server->Generate(request);
+      if (again.status().ok()) {
+        EXPECT_EQ(again.tokens, said.tokens);
+      } else {
+        ++refused;
+        EXPECT_EQ(ReasonOf(again.status()), kReasonSessionLost) << again.status();
+      }
+      EXPECT_EQ(server->loop->GetSession(Key("s"))->position, said.last.session_position) << which;
+    }
+  }
+  EXPECT_GT(refused, 0);
+}
+
 // The end of the WAL is gone, and with it the second turn of each session.
 TEST(EngineLoopStoreTest, ASessionThatMayHaveBeenFartherSaysSoBeforeItGoesOn) {
   Server server(Options());
@@ -409,6 +445,7 @@ TEST(EngineLoopStoreTest, ASessionThatMayHaveBeenFartherSaysSoBeforeItGoesOn) {
   server.CutWal(end);
   for (const bool restarted : {false, true}) {
     if (restarted) server.Kill();
+    EXPECT_EQ(server->loop->GetSession(Key("silent"))->may_have_been_at, 5);
     const absl::Status refused = server->Generate(Greedy({4}, 3, "silent")).status();
     EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
     EXPECT_EQ(ReasonOf(refused), kReasonSessionLost);

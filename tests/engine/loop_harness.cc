@@ -166,7 +166,7 @@ void LoopHarness::TurnUntilQuiet() {
   EXPECT_EQ(loop->CheckIntegrity(), absl::OkStatus());
 }
 
-std::vector<SessionInfo> ListSessions(const EngineLoop& loop, const std::string& owner,
+std::vector<SessionInfo> ListSessions(EngineLoop& loop, const std::string& owner,
                                       const std::string& name_prefix) {
   const SessionQuery query = {.owner = owner, .name_prefix = name_prefix};
   return loop.PageOfSessions(loop.ListSessionsHere(query), query).sessions;

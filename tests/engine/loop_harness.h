@@ -107,7 +107,7 @@ class LoopHarness {
 };
 
 // All sessions of an owner whose names begin so.
-std::vector<SessionInfo> ListSessions(const EngineLoop& loop, const std::string& owner,
+std::vector<SessionInfo> ListSessions(EngineLoop& loop, const std::string& owner,
                                       const std::string& name_prefix);
 
 // A greedy request for token ids: `prompt` at any position, `max_tokens` of an answer.

@@ -360,6 +360,36 @@ TEST_F(SessionStoreTest, ModelsAreToldApartAndHaveNames) {
   EXPECT_EQ(store_->TotalsFor(2).of_other_models, 0);
 }
 
+TEST_F(SessionStoreTest, SessionsOfAnEarlierIdentityGoToTheFirstThatAsks) {
+  Open();
+  std::vector<SessionRecord> sessions;
+  for (const uint64_t model : {1, 1, 2}) {
+    SessionRecord session = NamedSession(*store_, absl::StrCat("s", sessions.size()));
+    session.model = model;
+    ASSERT_EQ(store_->Apply({CreateSession{session}}), absl::OkStatus());
+    sessions.push_back(session);
+  }
+  EXPECT_TRUE(store_->HasSessionsOf(1));
+  ASSERT_EQ(store_->Apply({TakeOverModel{1, 11}}), absl::OkStatus());
+  ASSERT_EQ(store_->Apply({TakeOverModel{1, 12}}), absl::OkStatus());  // too late
+  const auto check = [&] {
+    EXPECT_FALSE(store_->HasSessionsOf(1));
+    EXPECT_FALSE(store_->HasSessionsOf(12));
+    EXPECT_EQ(store_->TotalsFor(11).of_other_models, 1);
+    EXPECT_EQ(store_->Find(sessions[0].id)->model, 11u);
+    EXPECT_EQ(store_->Find(sessions[2].id)->model, 2u);
+    EXPECT_EQ(store_->SuccessorOf(1), 11u);
+    EXPECT_EQ(store_->SuccessorOf(2), 2u);
+  };
+  check();
+  Open();
+  check();
+  Feed(sessions[0], {1, 2});  // its row is written anew
+  check();
+  Open();
+  check();
+}
+
 TEST_F(SessionStoreTest, AFolderThatIsGoneTakesNoDeletions) {
   Open();
   const SessionRecord a = Create("a");

@@ -1,11 +1,13 @@
 #include "tokenizers/huggingface/tokenizer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -14,6 +16,7 @@
 #include "base/status_macros.h"
 #include "tokenizers/huggingface/post_processor_json.h"
 #include "tokenizers/huggingface/tokenizer_json.h"
+#include "tokenizers/rules_digest.h"
 
 namespace mneme {
 namespace {
@@ -232,6 +235,41 @@ std::string PipelineTokenizer::Broken(absl::string_view text) const {
   return apart;
 }
 
+std::string Dumped(const Json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+// The order of a vocabulary in its file, and how merges are written there, make no difference.
+// Options of the model that are false or null are those that older files do not have.
+uint64_t DigestOf(const TokenizerJson& file) {
+  using Token = TokenizerJson::Model::Token;
+  RulesDigest digest;
+  for (const auto& [key, value] : file.model.options.items()) {
+    if (value.is_null() || value == false) continue;
+    digest.Add(key).Add(Dumped(value));
+  }
+  std::vector<const Token*> tokens;
+  for (const Token& token : file.model.vocab) tokens.push_back(&token);
+  std::sort(tokens.begin(), tokens.end(), [](const Token* a, const Token* b) {
+    return std::tie(a->id, a->text) < std::tie(b->id, b->text);
+  });
+  digest.Add(uint64_t{tokens.size()});
+  for (const Token* token : tokens) {
+    digest.Add(token->text)
+        .Add(static_cast<uint64_t>(token->id))
+        .Add(std::bit_cast<uint64_t>(token->score));
+  }
+  digest.Add(uint64_t{file.model.merges.size()});
+  for (const TokenizerJson::Model::Merge& merge : file.model.merges) {
+    digest.Add(merge.left).Add(merge.right);
+  }
+  for (const char* key : {"normalizer", "pre_tokenizer"}) {
+    const auto part = file.rest.find(key);
+    digest.Add(part == file.rest.end() ? "null" : Dumped(*part));
+  }
+  return digest.Finish();
+}
+
 }  // namespace
 
 absl::StatusOr<Pipeline> MakePipeline(TokenizerJson file, absl::string_view path) {
@@ -242,6 +280,7 @@ absl::StatusOr<Pipeline> MakePipeline(TokenizerJson file, absl::string_view path
   };
   const auto path_of = [&](const char* key) { return absl::StrCat(path, ": ", key); };
   Pipeline pipeline;
+  pipeline.digest = DigestOf(file);
   if (const Json& config = part("normalizer"); !config.is_null()) {
     MNEME_ASSIGN_OR_RETURN(pipeline.normalizer, MakeNormalizer(config, path_of("normalizer")));
   }
@@ -371,6 +410,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(Pipeline pipeli
     tokens.push_back(added.token);
     tokens.back().text = spellings[i];
   }
+  RulesDigest digest;
+  AddToDigest(normalized, digest);
+  vocabulary.rules_digest = digest.Add(pipeline.digest).Finish();
   if (pipeline.model->unk_id().has_value()) vocabulary.unk_id = pipeline.model->unk_id();
   if (vocabulary.unk_id.has_value() && *vocabulary.unk_id >= vocab_size) vocabulary.unk_id.reset();
   vocabulary.post_processor = pipeline.post_processor;

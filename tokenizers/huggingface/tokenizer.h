@@ -6,6 +6,7 @@
 // Each part is a header of this folder; together they give what the tokenizers package gives.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@ struct Pipeline {
   std::string model_type;  // "BPE", "WordPiece", "Unigram", "WordLevel"
   TokenDecoder decoder;
   PostProcessor post_processor;
+  uint64_t digest = 0;  // of the file's vocabulary, merges and scores, normalizer, pre-tokenizer
 };
 
 // The parts that a file like tokenizer.json at `path` has, without added tokens, which not it alone

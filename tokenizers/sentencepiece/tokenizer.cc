@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "tokenizers/rules_digest.h"
 #include "tokenizers/sentencepiece/library.h"
 
 namespace mneme {
@@ -239,6 +240,8 @@ Tokenizer::Vocabulary SentencePieceVocabulary(const SentencePieceModelFile& file
 std::unique_ptr<Tokenizer> MakeSentencePieceTokenizer(std::unique_ptr<SentencePieceEncoder> encoder,
                                                       Tokenizer::Vocabulary vocabulary,
                                                       bool prefix_after_special) {
+  vocabulary.rules_digest =
+      RulesDigest().Add(vocabulary.rules_digest).Add(prefix_after_special ? 1 : 0).Finish();
   return std::make_unique<SentencePieceTokenizer>(std::move(encoder), std::move(vocabulary),
                                                   prefix_after_special);
 }

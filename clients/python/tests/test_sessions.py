@@ -18,6 +18,9 @@ def test_sessions(server, client):
     assert info.create_time.tzinfo is not None
     assert (info.max_context, info.context_full) == (0, False)
     assert info.residency == "device"
+    assert info.may_have_been_at is None
+    server.says(session("a", position=3, may_have_been_at=0))
+    assert client.sessions.get("a").may_have_been_at == 0
     server.says(
         session(
             "a", max_context=16, context_full=True, residency=sessions_pb2.RESIDENCY_HOST

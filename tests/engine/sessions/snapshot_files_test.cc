@@ -153,6 +153,22 @@ TEST_F(SnapshotFilesTest, NothingGoesOnFromAnotherStateFormat) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+// Its identity was made by another rule then.
+TEST_F(SnapshotFilesTest, ReadsAndGoesOnFromWhatTheModelStoredUnderAnotherIdentity) {
+  const SlabIdentity before = {.model = 6, .state_format = 8};
+  const SnapshotRecord first = Snapshot(1000, SnapshotFiles(*store_, disk_, layout_, before));
+  std::vector<std::byte> state(state_.size());
+  std::string history;
+  uint64_t failed = 0;
+  EXPECT_EQ(files_.Read(first, state, history, failed).code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(store_->Apply({TakeOverModel{6, 7}}), absl::OkStatus());
+  ExpectRead(first);
+  const SnapshotRecord second = Snapshot(10);
+  EXPECT_EQ(second.base, first.id);
+  ExpectRead(second);
+}
+
 TEST_F(SnapshotFilesTest, ADamagedFileIsNamedWhateverGoesOnFromIt) {
   const SnapshotRecord first = Snapshot(1000), second = Snapshot(10), third = Snapshot(10);
   ASSERT_EQ(second.base, first.id);

@@ -173,6 +173,32 @@ def test_damage_shows_until_it_is_dealt_with(start, tmp_path):
     assert server.client().generate([1], session="new", max_tokens=3).session.position == 4
 
 
+def test_a_session_in_doubt_is_listed_so(start, run, tmp_path):
+    flags = ("--session-dir", str(tmp_path / "sessions"))
+    server = start(*flags)
+    client = server.client()
+    client.generate([1, 2, 3], session="s", max_tokens=3)
+    assert client.session("s").info().may_have_been_at is None
+    (wal,) = (tmp_path / "sessions").glob("catalogue.*.db-wal")
+    size = wal.stat().st_size
+    client.generate([1], session="s", max_tokens=3)
+    server.kill()
+    with open(wal, "r+b") as file:
+        file.truncate(size)
+
+    server = start(*flags)
+    client = server.client()
+    (info,) = client.sessions.list()
+    assert (info.position, info.may_have_been_at) == (6, 6)
+    status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/v1/sessions")
+    assert status == 200
+    assert [one["may_have_been_at"] for one in json.loads(text)["data"]] == [6]
+    code, out, _ = run("mneme", "session", "list", MNEME_SERVER=server.target)
+    assert code == 0 and "in doubt: it may have been at 6" in out
+    assert client.generate([1], session="s", max_tokens=3, expected_position=6).usage
+    assert client.session("s").info().may_have_been_at is None
+
+
 def test_a_folder_that_is_gone_is_unavailable(start, tmp_path):
     folder = tmp_path / "sessions"
     server = start("--session-dir", str(folder))

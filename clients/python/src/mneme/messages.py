@@ -142,6 +142,7 @@ def session_info_of(m: sessions_pb2.Session) -> SessionInfo:
         residency=_RESIDENCIES.get(m.residency, "device"),
         durability=_DURABILITIES.get(m.durability),
         memory_seed=m.memory_seed if m.HasField("memory_seed") else None,
+        may_have_been_at=m.may_have_been_at if m.HasField("may_have_been_at") else None,
     )
 
 

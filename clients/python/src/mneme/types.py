@@ -306,6 +306,10 @@ class SessionInfo:
     """How the server stores it: "turn" or "none"; None: it ends with the server."""
     memory_seed: Optional[int] = None
     """What it draws from as it recalls, where it brought that (Memoria); None: it brought none."""
+    may_have_been_at: Optional[int] = None
+    """The position that it is known to have had where damage of the server's store may have cost it
+    its last turns, or what is recorded of its idempotency keys; its next request is refused then,
+    unless it takes the session as it is. None: it is whole."""
 
 
 @dataclass(frozen=True)
