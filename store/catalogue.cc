@@ -410,7 +410,8 @@ absl::Status Catalogue::Prepare() {
       Statements{std::move(put), std::move(update), std::move(get), std::move(remove)});
   const RowKey row = {.kind = RowKind::kCommits};
   MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> commits, Get(row));
-  RecordReader values(commits.value_or(""));
+  const std::string record = commits.value_or("");
+  RecordReader values(record);
   commits_ = static_cast<int64_t>(values.Varint());
   counts_ = DecodeCounts(values);
   return absl::OkStatus();
