@@ -112,6 +112,7 @@ void AddSessionFlags(FlagSet& flags, v1::GenerateRequest& request) {
   flags.Bool("remember", "On by default; --no-remember leaves the session as it is.",
              [=](bool value) { r->mutable_session()->set_remember(value); });
   AddReplaceLostFlag(flags, [=](bool value) { r->mutable_session()->set_replace_lost(value); });
+  AddMemorySeedFlag(flags, [=](uint64_t seed) { r->mutable_session()->set_memory_seed(seed); });
   flags.Choice(
       "durability", {"turn", "none"},
       "How the server stores the session, from its beginning: with each turn, or when it is "
