@@ -15,11 +15,10 @@ enum class Tile : uint8_t { kFewest, kFew, kMany, kMost };
 constexpr int kManyWarps = 8;
 
 // Blocks that the registers of a multiprocessor are to allow.
-constexpr int BlocksOf(int warp_elements) {
-  return warp_elements > 1024 ? 2 : warp_elements > 512 ? 3 : 4;
-}
+template <int kWarpElements>
+constexpr int kBlocksOf = kWarpElements > 1024 ? 2 : kWarpElements > 512 ? 3 : 4;
 
-template <int kKeyDim, int kWarps, int kRows, int kBlocks = BlocksOf(kRows* kKeyDim)>
+template <int kKeyDim, int kWarps, int kRows, int kBlocks = kBlocksOf<kRows * kKeyDim>>
 void LaunchShape(Device& device, HeldProblem p, int64_t memories) {
   CHECK(p.pending.capacity <= (kPlaces<kKeyDim, kRows>)) << "too many writes held back";
   p.pending.tiles = (p.pending.value_dim + kWarps * kRows - 1) / (kWarps * kRows);
