@@ -16,7 +16,9 @@ constexpr int kManyWarps = 8;
 
 // Blocks that the registers of a multiprocessor are to allow.
 template <int kWarpElements>
-constexpr int kBlocksOf = kWarpElements > 1024 ? 2 : kWarpElements > 512 ? 3 : 4;
+constexpr int kBlocksOf = kWarpElements > 1024  ? 2
+                          : kWarpElements > 512 ? 3
+                                                : 4;
 
 template <int kKeyDim, int kWarps, int kRows, int kBlocks = kBlocksOf<kRows * kKeyDim>>
 void LaunchShape(Device& device, HeldProblem p, int64_t memories) {
