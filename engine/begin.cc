@@ -117,7 +117,7 @@ void EngineLoop::BeginFirstChoice(Generation& g, Session* session) {
   }
 }
 
-// Of a session that has its slab: before it is fed anything.
+// Called once a session has its slab, before it is fed anything.
 void EngineLoop::SeedMemory(const Session& session) {
   if (session.fed_tokens > 0 || !session.memory_seed.has_value()) return;
   parts_.model.SeedMemory(parts_.pool.backend(), SlabOf(session), *session.memory_seed);

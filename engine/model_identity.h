@@ -1,4 +1,4 @@
-// What stored sessions must agree in with the model that goes on with them.
+// Identities of models: stored sessions go on with the model alone whose identity is theirs.
 #pragma once
 
 #include <cstdint>

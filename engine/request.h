@@ -145,7 +145,7 @@ struct Request {
   // A session that was lost, or may have been, begins anew; otherwise DATA_LOSS says that it was.
   bool replaces_lost = false;
   std::optional<Durability> durability;  // of a session that is created; unset: the server's
-  // What a session that is created draws from; unset: ModelInfo's. One that exists must have it.
+  // The seed of a session that is created; unset: ModelInfo's. One that exists must have it.
   std::optional<uint64_t> memory_seed;
   // Zero: the server's default for a created session, no change for another; infinite: never
   // expires.

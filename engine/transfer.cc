@@ -6,7 +6,7 @@
 namespace mneme {
 namespace {
 
-// What a state's session draws from, where that is not the model's.
+// The seed of a state's session, where that is not the model's.
 std::optional<uint64_t> SeedIn(const StateCopy& state, std::optional<uint64_t> of_model) {
   const std::vector<StateTensorSpec> tensors = state.tensors();
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -30,7 +30,7 @@ class Engrams {
   uint32_t& birth(int i) const { return store_.births.as<uint32_t>(slot_, 0)[i]; }
   int32_t* recalled() const { return store_.recalled.as<int32_t>(slot_, 0); }
   int32_t& fact(EngramFact fact) const { return store_.facts.as<int32_t>(slot_, 0)[fact]; }
-  // What the session draws from.
+  // The seed of the session's draws.
   uint64_t seed(const EngramRules& rules) const {
     if (store_.seed.base == nullptr) return rules.seed;
     const auto* words = store_.seed.as<const uint32_t>(slot_, 0);

@@ -41,7 +41,7 @@ struct ModelInfo {
   int recalled_engrams = 0;  // that a segment's tokens attend to beside those, at most
   // Segments whose firings are counted: of a session that has more some may be lost.
   int64_t counted_segments = 0;
-  // What sessions that bring no seed draw from; none: nothing in the model's memory is drawn.
+  // The seed of sessions that bring none; none: nothing in the model's memory is drawn.
   std::optional<uint64_t> memory_seed = {};
   std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
   InsertedPositions inserted = {};

@@ -262,7 +262,7 @@ absl::StatusOr<Catalogue::RowCounts> Catalogue::CountRows(Database& database) {
   return counts;
 }
 
-// What rows a page hides whose bytes have changed, its checksums do not tell.
+// A page whose bytes have changed may hide rows, which no checksum of theirs tells.
 absl::Status Catalogue::CheckCounts() {
   MNEME_ASSIGN_OR_RETURN(RowCounts found, CountRows(*database_));
   if (!counts_.has_value()) {

@@ -51,7 +51,7 @@ struct SessionRecord {
   absl::Time created;
   absl::Time last_used;
   absl::Duration ttl = absl::InfiniteDuration();
-  // What it draws from, where it brought that; stays when it goes back, to its beginning, too.
+  // The seed that it brought, if any; stays when it goes back, to its beginning, too.
   std::optional<uint64_t> memory_seed;
 
   int64_t fed_tokens = 0;

@@ -9,7 +9,7 @@
 
 namespace mneme {
 
-// What is not used is saved up, for kSaved at most. Owned by one thread.
+// Bytes that are not used are saved up, for kSaved at most. Owned by one thread.
 class SnapshotBudget {
  public:
   // At first, and after a pause: a chat of 20 turns by somebody who does not wait between them, as

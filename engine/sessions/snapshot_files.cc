@@ -120,7 +120,7 @@ absl::Status SnapshotFiles::Read(const SnapshotRecord& snapshot, std::span<std::
     MNEME_ASSIGN_OR_RETURN(std::unique_ptr<SlabReader> reader,
                            SlabReader::Open(files_, store_.SnapshotPath(id), SlabCheck::kIndex));
     const SlabHead& head = reader->head();
-    // Of this model, under the identity that it had then.
+    // It is this model's, under the identity that it had then.
     SlabIdentity expected = identity_;
     if (Current(head.identity).model == identity_.model) expected.model = head.identity.model;
     MNEME_RETURN_IF_ERROR(reader->CheckIdentity(expected));

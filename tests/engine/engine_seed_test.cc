@@ -130,7 +130,7 @@ TEST_P(EngineSeedTest, ASessionDrawsAsAModelOfItsSeedDoes) {
   EXPECT_EQ(Feed(*engine, 30, 1, kSeed), want);
   EXPECT_EQ(Feed(*engine, 9, 2), more);
   EXPECT_EQ(SeedOf(*engine), kSeed);
-  // By whichever way it begins.
+  // It may begin in any way.
   const SessionKey created = {"owner", "created"};
   NewSession options;
   options.memory_seed = kSeed;

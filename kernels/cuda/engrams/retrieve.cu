@@ -26,7 +26,7 @@ struct RetrieveProblem {
   Reports reports;
   Field own_seeds;  // EngramStore::seed
 
-  // What a session draws from.
+  // The seed of a session's draws.
   __device__ uint64_t SeedOf(int slot) const {
     if (own_seeds.base == nullptr) return rules.seed;
     const auto* words = own_seeds.At<const uint32_t>(slot, 0);
