@@ -19,7 +19,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "store/catalogue_rows.h"
 #include "store/commit_mark.h"
 #include "store/database.h"
 #include "store/file_system.h"
@@ -35,39 +35,6 @@
 #include "store/wal_check.h"
 
 namespace mneme {
-
-// Numbers are in files: a kind keeps its own.
-enum class RowKind {
-  kSession = 1,         // session; its record
-  kTurn = 2,            // session, turn
-  kSnapshot = 3,        // session, snapshot
-  kCheckpoint = 4,      // session, name
-  kRequest = 5,         // session, RequestKey
-  kRequestSession = 6,  // 0, RequestKey; which session has the request
-  kDoubt = 7,           // 0; whether rows of sessions were lost, so that names are unknown
-  // 0; how many transactions with changes there were, this one included, and how many rows of each
-  // kind there are that is counted (versions before 2026-11-27: those were not).
-  kCommits = 8,
-  kModel = 9,  // 0, SessionRecord::model; what that model is called
-  // 0; that rows were lost, and sessions are still to be compared with their snapshots: whether
-  // commits were lost with them, and whether requests were of which nothing is left.
-  kDamage = 10,
-  kTakenOver = 11,  // 0, SessionRecord::model of an earlier rule; whose its sessions are since
-};
-
-struct RowKey {
-  RowKind kind;
-  uint64_t session = 0;
-  std::string key;
-
-  // As errors name it.
-  std::string Name() const;
-  friend bool operator==(const RowKey&, const RowKey&) = default;
-};
-
-// Keys that sort as their numbers do.
-std::string NumberKey(uint64_t number);
-uint64_t NumberOf(absl::string_view key);
 
 // Errors as Database says; DATA_LOSS also where a row's checksum is wrong. Used by one thread at a
 // time.
@@ -136,6 +103,10 @@ class Catalogue {
   bool sync_failed() const { return database_->sync_failed(); }
 
  private:
+  static constexpr int64_t kApplicationId = 0x4D6E656D;  // "Mnem"
+  static constexpr int64_t kFormatVersion = 1;
+  static constexpr char kImageSuffix[] = ".new-mended";  // what begins as ".new" is nobody's
+
   Catalogue(FileSystem& files, std::string folder);
   std::string Path(int64_t generation) const;
   absl::Status Sweep();
@@ -149,9 +120,6 @@ class Catalogue {
   // with. OK of a database that is larger.
   absl::Status CheckStructure(int64_t most_bytes);
   absl::Status WriteGeneration(int64_t generation, Damage& damage);
-  // How many rows of each kind that is counted a database has.
-  using RowCounts = std::map<RowKind, int64_t>;
-  static absl::StatusOr<RowCounts> CountRows(Database& database);
   absl::Status CheckCounts();
   // Compares what was copied with what the last commit counted, and counts anew.
   absl::Status NoteCounts(Database& next, Damage& damage);
