@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -59,17 +60,19 @@ absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, st
                                                            int64_t most_checked_bytes,
                                                            Damage& damage) {
   std::unique_ptr<Catalogue> catalogue(new Catalogue(files, std::move(folder)));
-  MNEME_RETURN_IF_ERROR(catalogue->Sweep());
+  MNEME_RETURN_IF_ERROR(catalogue->Sweep(damage));
   if (catalogue->generation_ == 0) {
     absl::Status known;
-    if (has_snapshots) {
-      known = absl::DataLossError(absl::StrCat(
-          catalogue->folder_, ": there are snapshots of sessions, and no catalogue of them"));
+    if (has_snapshots || !damage.rows.empty()) {
+      known = absl::DataLossError(absl::StrCat(catalogue->folder_, ": there are ",
+                                               has_snapshots ? "snapshots" : "commits",
+                                               " of sessions, and no catalogue of them"));
       damage.sessions_unreadable = damage.commits_lost = true;
     }
     MNEME_RETURN_IF_ERROR(catalogue->WriteAnew(damage, known));
     return catalogue;
   }
+  MNEME_RETURN_IF_ERROR(catalogue->PassOver(damage));
   const std::string wal_path = catalogue->Path(catalogue->generation_) + "-wal";
   MNEME_ASSIGN_OR_RETURN(const bool has_wal, files.Exists(wal_path));
   MNEME_ASSIGN_OR_RETURN(const WalReading wal, ReadWal(files, wal_path));
@@ -105,6 +108,7 @@ absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, st
   } else if (!opened.ok()) {
     return opened;
   }
+  MNEME_RETURN_IF_ERROR(catalogue->RemoveForerunners(most_checked_bytes, damage));
   return catalogue;
 }
 
@@ -217,26 +221,78 @@ absl::StatusOr<bool> Catalogue::HasSessions() {
   return found;
 }
 
-// Finds the generation that counts, and removes what a crash has left of others.
-absl::Status Catalogue::Sweep() {
+// Finds the generations there are, and removes what a crash has left of one that was being written.
+// A WAL without its database is set aside: which commits it has nobody can tell without that.
+absl::Status Catalogue::Sweep(Damage& damage) {
   MNEME_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(folder_));
-  absl::string_view rest;
-  for (const std::string& name : names) {
-    const int64_t generation = GenerationOf(name, rest);
-    if (generation > 0 && rest.empty()) generation_ = std::max(generation_, generation);
-  }
+  std::set<int64_t> wals;
+  bool removed = false;
   // A name that is seen may not be durable yet, and must be before its forerunner goes.
   MNEME_RETURN_IF_ERROR(files_.SyncDirectory(folder_));
-  bool removed = false;
   for (const std::string& name : names) {
+    absl::string_view rest;
     const int64_t generation = GenerationOf(name, rest);
-    if (generation == 0 || rest == ".damaged" || rest == "-wal.damaged") continue;
-    if (generation != generation_ || absl::StartsWith(rest, ".new")) {
+    if (generation == 0) continue;
+    if (rest.empty()) generations_.insert(generation);
+    if (rest == "-wal") wals.insert(generation);
+    if (absl::StartsWith(rest, ".new")) {
       MNEME_RETURN_IF_ERROR(files_.Remove(absl::StrCat(folder_, "/", name)));
       removed = true;
     }
   }
-  return removed ? files_.SyncDirectory(folder_) : absl::OkStatus();
+  if (removed) MNEME_RETURN_IF_ERROR(files_.SyncDirectory(folder_));
+  for (const int64_t generation : wals) {
+    if (generations_.contains(generation)) continue;
+    damage.rows.push_back(absl::DataLossError(
+        absl::StrCat(Path(generation), "-wal: has no database ", Path(generation))));
+    MNEME_RETURN_IF_ERROR(RemoveGeneration(generation, /*set_aside=*/true, damage));
+  }
+  if (!generations_.empty()) generation_ = *generations_.rbegin();
+  return absl::OkStatus();
+}
+
+// The highest generation counts, as it was whole before it had its name. Where it is no database of
+// ours all the same, and its forerunner has not gone, that one does.
+absl::Status Catalogue::PassOver(Damage& damage) {
+  while (generations_.size() > 1) {
+    const absl::Status opened = OpenGeneration();
+    statements_.reset();
+    database_.reset();
+    if (!absl::IsDataLoss(opened)) return absl::OkStatus();  // what it is Open finds
+    LOG(ERROR) << "session store: an earlier generation is taken: " << opened.message();
+    damage.rows.push_back(opened);
+    MNEME_RETURN_IF_ERROR(RemoveGeneration(generation_, /*set_aside=*/true, damage));
+    generations_.erase(generation_);
+    generation_ = *generations_.rbegin();
+  }
+  return absl::OkStatus();
+}
+
+// A forerunner that a crash has left is removed if it is whole, so that all of it was taken over;
+// what is damaged, or has commits that this one lacks, is set aside.
+absl::Status Catalogue::RemoveForerunners(int64_t most_checked_bytes, Damage& damage) {
+  for (const int64_t generation : generations_) {
+    MNEME_ASSIGN_OR_RETURN(const bool there, files_.Exists(Path(generation)));
+    if (generation == generation_ || !there) continue;
+    bool whole = false;
+    {
+      Catalogue other(files_, folder_);
+      other.generation_ = generation;
+      MNEME_ASSIGN_OR_RETURN(const bool begun, files_.Exists(Path(generation) + "-wal.damaged"));
+      MNEME_ASSIGN_OR_RETURN(const WalReading wal, ReadWal(files_, Path(generation) + "-wal"));
+      absl::Status known = wal.damage;
+      if (known.ok()) known = other.OpenGeneration();
+      if (known.ok()) known = other.CheckStructure(most_checked_bytes);
+      if (known.ok()) known = other.CheckCounts();
+      if (!known.ok() && !absl::IsDataLoss(known) && !absl::IsFailedPrecondition(known)) {
+        return known;
+      }
+      whole = known.ok() && !begun && other.commits_ <= commits_;
+    }
+    MNEME_RETURN_IF_ERROR(RemoveGeneration(generation, /*set_aside=*/!whole, damage));
+  }
+  generations_.clear();
+  return absl::OkStatus();
 }
 
 // What is read from the WAL may be in memory only, and stay so, if the process before this one

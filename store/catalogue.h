@@ -14,13 +14,15 @@
 // Writing anew is also what follows a failed sync and a damaged database: every row that can be
 // read goes to the next generation, which is durable under its name before the last one is removed
 // (or set aside, as <name>.damaged, if it was damaged). So there is no moment without a whole
-// database, and no WAL that could meet another's database.
+// database, and no WAL that could meet another's database. What a crash has left of a forerunner,
+// or somebody has put beside, is removed only after both were found whole; else it is set aside.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -109,7 +111,9 @@ class Catalogue {
 
   Catalogue(FileSystem& files, std::string folder);
   std::string Path(int64_t generation) const;
-  absl::Status Sweep();
+  absl::Status Sweep(Damage& damage);
+  absl::Status PassOver(Damage& damage);
+  absl::Status RemoveForerunners(int64_t most_checked_bytes, Damage& damage);
   absl::StatusOr<bool> HasSessions();
   absl::Status OpenGeneration();
   absl::Status RenewWal();
@@ -132,7 +136,8 @@ class Catalogue {
 
   FileSystem& files_;
   const std::string folder_;
-  int64_t generation_ = 0;  // 0: none yet
+  int64_t generation_ = 0;         // 0: none yet
+  std::set<int64_t> generations_;  // of which there are databases, while it is opened
   CommitMark mark_;
   int64_t commits_ = 0;   // the row of kCommits
   bool changed_ = false;  // since Begin

@@ -78,8 +78,8 @@ absl::Status Catalogue::NoteCounts(Database& next, Damage& damage) {
                                       static_cast<int>(RowKind::kRequest),
                                       " UNION SELECT key FROM rows WHERE kind = ",
                                       static_cast<int>(RowKind::kRequestSession), ")")));
-    damage.requests_lost |= !before.counts.has_value() ||
-                            requests < (*before.counts)[RowKind::kRequestSession];
+    damage.requests_lost |=
+        !before.counts.has_value() || requests < (*before.counts)[RowKind::kRequestSession];
     damage.sessions_unreadable |=
         before.counts.has_value() && found[RowKind::kSession] < (*before.counts)[RowKind::kSession];
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/session_store.h"
 #include "store/slab_file.h"
@@ -197,6 +198,72 @@ TEST(DamageTest, ABitOfADrainedCatalogueCostsFewSessions) {
   }
   printf("of %d sessions %d are whole, %d are told about\n", whole + told, whole, told);
   EXPECT_GT(whole, told);
+}
+
+TEST(DamageTest, AWalWithoutItsDatabaseIsSetAside) {
+  FilesByPath files = MakeImages().killed;
+  const std::string wal = files.at(kWalOfPlace);
+  files.erase(kDatabaseOfPlace);
+  const auto disk = DiskOf(files);
+  StoreReport report;
+  const auto store = SessionStore::Open(*disk, kPlace, {}, report);
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_THAT(report.set_aside, testing::Contains(absl::StrCat(kWalOfPlace, ".damaged")));
+  EXPECT_EQ(disk->AllFiles().at(absl::StrCat(kWalOfPlace, ".damaged")), wal);
+  EXPECT_TRUE((*store)->stats().names_in_doubt);
+  ExpectAllSlabs(files, *disk);
+}
+
+TEST(DamageTest, AForeignFileWithAHigherNumberTakesNothing) {
+  const Images images = MakeImages();
+  for (const char* bytes : {"", "no database"}) {
+    FilesByPath files = images.killed;
+    files["/store/catalogue.2.db"] = bytes;
+    const auto disk = DiskOf(files);
+    StoreReport report;
+    const auto store = SessionStore::Open(*disk, kPlace, {}, report);
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_THAT(report.set_aside, testing::Contains("/store/catalogue.2.db.damaged"));
+    EXPECT_EQ(ExpectNoSilence(**store, report).told, 0);
+  }
+}
+
+// As somebody leaves it who puts back what was set aside, or a crash after the next one was
+// written.
+TEST(DamageTest, ADamagedForerunnerIsSetAsideAndAWholeOneGoes) {
+  const Images images = MakeImages();
+  for (const bool damaged : {false, true}) {
+    SCOPED_TRACE(damaged);
+    FilesByPath files = images.killed;
+    if (damaged) files.at(kWalOfPlace)[5000] ^= 1;
+    const auto disk = DiskOf(files);
+    {
+      StoreReport report;
+      auto store = SessionStore::Open(*disk, kPlace, {}, report);
+      ASSERT_TRUE(store.ok()) << store.status();
+    }
+    // A generation whose forerunner has not gone.
+    const FilesByPath one = disk->AllFiles();
+    FilesByPath both = files;
+    for (const auto& [path, content] : one) {
+      if (path.starts_with("/store/catalogue.") && !path.ends_with(".damaged")) {
+        const size_t dot = path.find(".db");
+        both[absl::StrCat("/store/catalogue.9", path.substr(dot))] = content;
+      } else if (!path.ends_with(".damaged")) {
+        both[path] = content;
+      }
+    }
+    const auto again = DiskOf(both);
+    StoreReport report;
+    const auto store = SessionStore::Open(*again, kPlace, {}, report);
+    ASSERT_TRUE(store.ok()) << store.status();
+    if (damaged) {
+      EXPECT_EQ(again->AllFiles().at(absl::StrCat(kWalOfPlace, ".damaged")), files.at(kWalOfPlace));
+    } else {
+      EXPECT_THAT(report.set_aside, testing::IsEmpty());
+      EXPECT_FALSE(again->AllFiles().contains(kDatabaseOfPlace));
+    }
+  }
 }
 
 // A catalogue that is too large for SQLite's own check.
