@@ -120,8 +120,7 @@ absl::Status ModelRunner::CaptureGraphs() {
     MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Backend::Graph> graph, capture());
     graphs_.push_back({.rows = rows, .plain = std::move(graph)});
     if (model_.info().inserted.exist()) {
-      // Room for positions in front of every token.
-      batch_.inserted = rows * static_cast<int>(model_.info().inserted.count);
+      batch_.inserted = UsualInserted(rows);
       MNEME_ASSIGN_OR_RETURN(graphs_.back().inserting, capture());
     }
     if (model_.info().segment > 0) {
@@ -201,6 +200,16 @@ int ModelRunner::InsertedBy(const StepPlan& plan) const {
         first, first + plan.row_offsets[row + 1] - plan.row_offsets[row]);
   }
   return static_cast<int>(inserted);
+}
+
+// Of rows that begin segments independently, more than four times as many as on average, and than
+// four, do so in fewer than one step of a thousand.
+int ModelRunner::UsualInserted(int rows) const {
+  const InsertedPositions& inserted = model_.info().inserted;
+  if (!inserted.exist()) return 0;
+  const int64_t beginning =
+      std::min<int64_t>(rows, std::max<int64_t>(4, 4 * rows / inserted.every));
+  return static_cast<int>(beginning * inserted.count);
 }
 
 int ModelRunner::CrossingsOf(std::span<const int64_t> positions, int64_t more) const {
@@ -343,7 +352,8 @@ bool ModelRunner::DecodesOnly(const StepPlan& plan) {
 
 bool ModelRunner::Replays(const StepPlan& plan, const RoutingObserver* routing) const {
   return routing == nullptr && observer_ == nullptr && DecodesOnly(plan) &&
-         GraphOf(plan.rows()) != graphs_.end() && CrossingsOf(plan.positions) <= kUsualCrossings;
+         GraphOf(plan.rows()) != graphs_.end() && CrossingsOf(plan.positions) <= kUsualCrossings &&
+         InsertedBy(plan) <= UsualInserted(plan.rows());
 }
 
 void ModelRunner::BeginNext() {
@@ -361,7 +371,8 @@ void ModelRunner::BeginNext() {
 }
 
 void ModelRunner::Run(RoutingObserver* routing) {
-  if (routing == nullptr && graph_ != nullptr && batch_.crossings <= kUsualCrossings) {
+  if (routing == nullptr && graph_ != nullptr && batch_.crossings <= kUsualCrossings &&
+      batch_.inserted <= UsualInserted(graph_->rows)) {
     const std::unique_ptr<Backend::Graph>& graph = batch_.inserted > 0    ? graph_->inserting
                                                    : batch_.crossings > 0 ? graph_->crossing
                                                                           : graph_->plain;

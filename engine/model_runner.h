@@ -134,8 +134,8 @@ class ModelRunner {
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
   // Of decode steps of so many rows. Where the model inserts positions, a step in which it does so
-  // has a graph with room for them; where it makes engrams, one in which rows begin a segment has
-  // one with room for kUsualCrossings of them.
+  // has a graph with room for UsualInserted of them; where it makes engrams, one in which rows
+  // begin a segment has one with room for kUsualCrossings of them. Steps of more have none.
   struct DecodeGraph {
     int rows = 0;
     std::unique_ptr<Backend::Graph> plain = nullptr, inserting = nullptr, crossing = nullptr;
@@ -146,6 +146,8 @@ class ModelRunner {
   Graphs::const_iterator GraphOf(int rows) const;
   // StepBatch::inserted.
   int InsertedBy(const StepPlan& plan) const;
+  // How many positions hardly any step of so many rows inserts more than.
+  int UsualInserted(int rows) const;
   // How often rows of a plan begin a segment, at its first token or later.
   int ReportsOf(const StepPlan& plan) const;
   // How many rows of logits a step without padding rows makes.
