@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <variant>
 
+#include "base/log.h"
+
 namespace mneme {
 namespace {
 
@@ -103,8 +105,16 @@ void MemoryStreams::Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const
   ctx.kernels().MatrixMemory(rule);
 }
 
-void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory) const {
+void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory,
+                        const HeldSteps& held) const {
   const std::vector<MemoryStream> left = Left();
+  HeldMemorySteps* const steps = HeldMemoryStepsOf(ctx.kernels());
+  if (held.capacity > 0 && steps != nullptr) {
+    if (steps->HeldMemory({.streams = left, .memory = memory, .held = held})) return;
+    Compose(ctx.kernels(), left);
+    CHECK(steps->HeldMemory({.streams = {}, .memory = memory, .held = held}));
+    return;
+  }
   if (ctx.kernels().NeuralMemoryStep({.streams = left, .memory = memory})) return;
   Compose(ctx.kernels(), left);
   ctx.kernels().NeuralMemory(memory);

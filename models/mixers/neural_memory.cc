@@ -92,8 +92,10 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
   } else {
     weights.Ignore(builder.Weight("memory.a_proj.weight"));  // Automodel's folders have it
   }
+  TrainedMemoryConfig held_back = trained;
+  held_back.may_hold_back = !config.recalls;
   MNEME_ASSIGN_OR_RETURN(memory.memory_,
-                         TrainedMemory::Take(builder, trained, TensorNames(trained)));
+                         TrainedMemory::Take(builder, held_back, TensorNames(trained)));
   if (config.gated_output) {
     MNEME_ASSIGN_OR_RETURN(memory.gate_,
                            TakeProjection(builder, "memory.g_proj", channels, model_dim));
@@ -103,6 +105,10 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
   MNEME_ASSIGN_OR_RETURN(memory.out_,
                          TakeProjection(builder, "memory.o_proj", model_dim, channels));
   return memory;
+}
+
+void NeuralMemory::Settle(ForwardContext& ctx, const TensorView& slots) const {
+  memory_.Settle(ctx, slots);
 }
 
 std::vector<std::span<const PackedMatrix>> NeuralMemory::products() const {
@@ -279,6 +285,10 @@ class NeuralMemoryMixer final : public SequenceMixer {
     const TensorView x = ctx.TempForProducts(hidden.shape, memory_.products());
     ApplyNorm(ctx.kernels(), norm, hidden, x);
     memory_.Feed(ctx, ctx.row_index, x, hidden, /*accumulate=*/true);
+  }
+
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    memory_.Settle(ctx, slots);
   }
 
  private:

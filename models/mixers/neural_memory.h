@@ -56,6 +56,9 @@ class NeuralMemory {
   // The matrices that x is multiplied by.
   std::vector<std::span<const PackedMatrix>> products() const;
 
+  // SequenceMixer::Settle of the memory.
+  void Settle(ForwardContext& ctx, const TensorView& slots) const;
+
   // Feeds x, [tokens, model_dim] as LinearArgs::x, the tokens of `rows`.   y  [tokens, model_dim]
   // act, which is added to with `accumulate`
   void Feed(ForwardContext& ctx, const RowIndex& rows, const TensorView& x, const TensorView& y,

@@ -1,12 +1,15 @@
 // A decode step of many rows: which kernels, on which memory.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/scratch_layout.h"
 #include "kernels/cuda/decode/batch/batch.h"
 #include "kernels/cuda/decode/decode.h"
+#include "kernels/cuda/linear/few_rows.h"
+#include "kernels/cuda/linear/gated_row.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 
 namespace mneme::cuda::decode::batch {
@@ -314,6 +317,29 @@ bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& step) {
   return true;
 }
 
+// One row: no tiles, and weights of both kernels are on their way before what they wait for.
+bool OneRow(Device& device, const FeedForwardStepArgs& step) {
+  const GatedFeedForward& args = step.network;
+  const int64_t mlp_dim = args.gate.out_features;
+  auto* const inner = static_cast<float*>(device.StepMemory(4 * mlp_dim));
+  if (inner == nullptr) return true;  // the error is on record
+  if (!linear::LaunchGatedRow(device, {.hidden = step.hidden.as<const float>(),
+                                       .norm = args.norm.as<const float>(),
+                                       .eps = args.norm_eps,
+                                       .gate = args.gate,
+                                       .up = args.up,
+                                       .y = inner})) {
+    return false;
+  }
+  const LinearArgs down = {.x = {inner, DType::kF32, {1, mlp_dim}},
+                           .weights = {&args.down, 1},
+                           .y = step.hidden,
+                           .accumulate = true};
+  const LinearArgs* const products[] = {&down};
+  linear::LinearFewRows(device, products, DType::kBF16, /*aligned=*/true, {});
+  return true;
+}
+
 bool FeedForwardStep(Device& device, const FeedForwardStepArgs& step) {
   const GatedFeedForward& args = step.network;
   const int64_t rows = step.hidden.shape[0], model_dim = step.hidden.shape[1];
@@ -322,6 +348,7 @@ bool FeedForwardStep(Device& device, const FeedForwardStepArgs& step) {
       !Supports(args.up) || !Supports(args.down)) {
     return false;
   }
+  if (rows == 1 && std::getenv("MNEME_TILED_ROW") == nullptr && OneRow(device, step)) return true;
   __nv_bfloat16 *x = nullptr, *rounded = nullptr;
   const auto lay_out = [&](std::byte* memory) {
     ScratchLayout layout(memory);

@@ -1,9 +1,11 @@
 // Which memories are taken, and how they are divided.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 #include "kernels/cuda/common/alignment.h"
-#include "kernels/cuda/neural_memory/resident/head.cuh"
+#include "kernels/cuda/neural_memory/held.h"
+#include "kernels/cuda/neural_memory/resident/held.cuh"
 #include "kernels/cuda/neural_memory/resident/resident.h"
 
 namespace mneme::cuda::neural_memory::resident {
@@ -98,6 +100,39 @@ Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int blocks, in
       const int64_t shared = int64_t{4} * division.floats;
       if (division.held() > kMostHeld || shared > room) continue;
       plan = {.blocks = team, .held = division.held(), .tokens = most, .shared_bytes = shared};
+      break;
+    }
+  }
+  return plan;
+}
+
+// As few blocks a head as find room; of few heads as many as the device has room for, up to where
+// what they tell each other takes longer than what they spare. Where all blocks run at once and
+// find room for W_1 and S_1, these are read ahead, too.
+Plan HeldPlan(const Device& device, const HeldMemoryArgs& args) {
+  constexpr int kEnough = 32;  // hidden units of a block
+  const NeuralMemoryArgs& memory = args.memory;
+  const int dim = static_cast<int>(memory.q.shape[2]), hidden = memory.network.hidden;
+  const int64_t units = UnitsOf(memory);
+  const auto all = static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
+  Plan plan;
+  if (!AreAligned(args.held.numbers, args.held.vectors)) return plan;
+  int most_blocks = kMaxTeam;
+  if (const char* blocks = std::getenv("MNEME_HELD_BLOCKS")) most_blocks = std::atoi(blocks);
+  for (int team = 1; team <= most_blocks && hidden % (4 * team) == 0; team *= 2) {
+    if (team > 1 && !HasHopperCode(device)) break;
+    const bool at_once = units * team <= kBlocksAtOnce * device.multiprocessors();
+    if (plan.blocks != 0 && (!at_once || hidden / team < kEnough)) break;
+    const bool few = units * team <= device.multiprocessors();
+    const int64_t room = std::min(all, few ? kMostSharedOfFew : kMostShared);
+    for (const bool ahead : {true, false}) {
+      if (ahead && !at_once) continue;
+      const HeldDivision division(dim, hidden, team, args.held.capacity, ahead);
+      if (int64_t{4} * division.floats > room) continue;
+      plan = {.blocks = team,
+              .held = ahead ? 1 : 0,
+              .tokens = 1,
+              .shared_bytes = int64_t{4} * division.floats};
       break;
     }
   }
@@ -218,6 +253,26 @@ bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early
     LaunchSeveralTokenSteps(device, plan, p);
   }
   return true;
+}
+
+bool TakesHeld(const Device& device, const HeldMemoryArgs& args) {
+  const NeuralMemoryArgs& memory = args.memory;
+  return MakePlan(device, memory, /*blocks=*/0, UnitsOf(memory)).blocks != 0 &&
+         HeldPlan(device, args).blocks != 0;
+}
+
+void LaunchHeld(Device& device, const HeldMemoryArgs& args, bool early) {
+  const Plan plan = HeldPlan(device, args);
+  Params p = MakeParams(args.memory, plan);
+  p.early = early;
+  LaunchHeldSteps(device, plan, p, args.held);
+}
+
+void LaunchLonger(Device& device, const NeuralMemoryArgs& args) {
+  const Plan plan = MakePlan(device, args, /*blocks=*/0, UnitsOf(args));
+  Params p = MakeParams(args, plan);
+  p.only_steps = true;
+  LaunchOneTokenSteps(device, plan, p);
 }
 
 bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
