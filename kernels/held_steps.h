@@ -12,7 +12,7 @@ namespace mneme {
 
 // How many steps such a memory holds back, at most. Beside W and S of 64 x 128 and 128 x 64 a step
 // more to read costs 1.5 of 131 KB, and one step in 16 writes these.
-constexpr int kMostHeldSteps = 15;
+constexpr int kMostHeldSteps = 7;
 
 // Such memories have depth 2, steps of one token without an anchor and one order of momentum. A step
 // takes a rank-one gradient z_l^T delta_l off each product's S, with its rate in delta:
@@ -56,12 +56,19 @@ inline bool HoldsBack(const NeuralMemoryArgs& rule, int orders, int64_t dim) {
 }
 
 // NeuralMemoryStep of a memory that holds steps back; without streams, of segments of any length.
-// A session at its first position has none, whatever its fields hold.
+// A session at its first position has none, whatever its fields hold. With `output`, what follows
+// the answer, too: NeuralMemoryOutput of an RmsNorm.
 struct HeldMemoryArgs {
   std::span<const MemoryStream> streams;
   NeuralMemoryArgs memory;
   HeldSteps held;
+  const NeuralMemoryOutputArgs* output = nullptr;
+  // As of GatedMemoryArgs: of what streams write, too.
+  bool settled = false;
 };
+
+// What of HeldMemoryArgs was done.
+enum class HeldMemoryDone : uint8_t { kNothing, kMemory, kAll };
 
 // Adds the steps held back of some slabs' memories to W and S, which then are the state by
 // themselves.
@@ -77,8 +84,8 @@ class HeldMemorySteps {
  public:
   virtual ~HeldMemorySteps() = default;
 
-  // False, for streams only: nothing was done, the caller composes these.
-  virtual bool HeldMemory(const HeldMemoryArgs& args) = 0;
+  // Nothing for streams only, which the caller composes; without an output, kMemory is all.
+  virtual HeldMemoryDone HeldMemory(const HeldMemoryArgs& args) = 0;
   virtual void SettleNetwork(const SettleNetworkArgs& args) = 0;
 };
 

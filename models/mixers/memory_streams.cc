@@ -4,8 +4,6 @@
 #include <type_traits>
 #include <variant>
 
-#include "base/log.h"
-
 namespace mneme {
 namespace {
 
@@ -105,19 +103,25 @@ void MemoryStreams::Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const
   ctx.kernels().MatrixMemory(rule);
 }
 
-void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory,
-                        const HeldSteps& held) const {
+bool MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory, const HeldSteps& held,
+                        const NeuralMemoryOutputArgs* output) const {
   const std::vector<MemoryStream> left = Left();
   HeldMemorySteps* const steps = HeldMemoryStepsOf(ctx.kernels());
   if (held.capacity > 0 && steps != nullptr) {
-    if (steps->HeldMemory({.streams = left, .memory = memory, .held = held})) return;
-    Compose(ctx.kernels(), left);
-    CHECK(steps->HeldMemory({.streams = {}, .memory = memory, .held = held}));
-    return;
+    HeldMemoryArgs args = {
+        .streams = left, .memory = memory, .held = held, .output = output, .settled = true};
+    HeldMemoryDone done = steps->HeldMemory(args);
+    if (done == HeldMemoryDone::kNothing) {
+      Compose(ctx.kernels(), left);
+      args.streams = {};
+      done = steps->HeldMemory(args);
+    }
+    return done == HeldMemoryDone::kAll;
   }
-  if (ctx.kernels().NeuralMemoryStep({.streams = left, .memory = memory})) return;
+  if (ctx.kernels().NeuralMemoryStep({.streams = left, .memory = memory})) return false;
   Compose(ctx.kernels(), left);
   ctx.kernels().NeuralMemory(memory);
+  return false;
 }
 
 void MemoryStreams::Finish(ForwardContext& ctx) {

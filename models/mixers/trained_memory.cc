@@ -202,23 +202,42 @@ MemoryCopy TrainedMemory::Before(const ForwardContext& ctx) const {
   return before;
 }
 
-SurpriseArgs TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams,
-                                NeuralMemoryArgs args) const {
+void TrainedMemory::AddLoss(ForwardContext& ctx, NeuralMemoryArgs& args) const {
   const bool surprises = !ctx.surprise.values.empty();
-  if (surprises || ctx.observer != nullptr) {
-    const Shape pairs{args.k.shape[0], args.k.shape[1]};
-    args.loss = surprises ? ctx.Temp(pairs) : ctx.observer->Scratch(ctx.backend, pairs);
-  }
-  // What a prefix leaves is what sessions begin with: nothing is held back of it.
-  streams.Run(ctx, args, ctx.prepares ? HeldSteps{} : Held(ctx));
-  Tell(ctx, "loss", args.loss, config_.loss_scale);
-  Tell(ctx, "theta", args.rate, config_.rate_scale / (2 * config_.loss_scale));
-  if (!surprises) return {};
+  if (!surprises && ctx.observer == nullptr) return;
+  const Shape pairs{args.k.shape[0], args.k.shape[1]};
+  args.loss = surprises ? ctx.Temp(pairs) : ctx.observer->Scratch(ctx.backend, pairs);
+}
+
+SurpriseArgs TrainedMemory::SurpriseOf(const ForwardContext& ctx,
+                                       const NeuralMemoryArgs& args) const {
+  if (ctx.surprise.values.empty()) return {};
   return {.loss = args.loss,
           .read = args.out,
           .places = ctx.surprise.places,
           .outer = ctx.surprise.outer,
           .surprise = ctx.surprise.Of(place_)};
+}
+
+SurpriseArgs TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams,
+                                NeuralMemoryArgs args) const {
+  AddLoss(ctx, args);
+  // What a prefix leaves is what sessions begin with: nothing is held back of it.
+  streams.Run(ctx, args, ctx.prepares ? HeldSteps{} : Held(ctx));
+  Tell(ctx, "loss", args.loss, config_.loss_scale);
+  Tell(ctx, "theta", args.rate, config_.rate_scale / (2 * config_.loss_scale));
+  return SurpriseOf(ctx, args);
+}
+
+bool TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams, NeuralMemoryArgs args,
+                        NeuralMemoryOutputArgs& output) const {
+  if (ctx.observer != nullptr || ctx.prepares || held_steps_ == 0) {
+    output.surprise = Run(ctx, streams, args);
+    return false;
+  }
+  AddLoss(ctx, args);
+  output.surprise = SurpriseOf(ctx, args);
+  return streams.Run(ctx, args, Held(ctx), &output);
 }
 
 void TrainedMemory::Train(ForwardContext& ctx, const NeuralMemoryArgs& args) const {

@@ -74,6 +74,10 @@ class TrainedMemory {
   // answer: Surprise, if its `surprise` is not empty.
   [[nodiscard]] SurpriseArgs Run(ForwardContext& ctx, const MemoryStreams& streams,
                                  NeuralMemoryArgs args) const;
+  // The same with what follows the answer, but for `output.surprise`, which is filled in. False:
+  // all of `output` is still to do.
+  [[nodiscard]] bool Run(ForwardContext& ctx, const MemoryStreams& streams, NeuralMemoryArgs args,
+                         NeuralMemoryOutputArgs& output) const;
   // All of that, without streams.
   void Train(ForwardContext& ctx, const NeuralMemoryArgs& args) const;
   // All of that, without streams, as one operation with what makes the gates and the answer's gate,
@@ -92,6 +96,9 @@ class TrainedMemory {
   // What of NeuralMemoryArgs the configuration says.
   NeuralMemoryArgs Rule() const;
   HeldSteps Held(const ForwardContext& ctx) const;
+  // Room for losses, if anybody wants to know them, and what is to be made of them.
+  void AddLoss(ForwardContext& ctx, NeuralMemoryArgs& args) const;
+  SurpriseArgs SurpriseOf(const ForwardContext& ctx, const NeuralMemoryArgs& args) const;
 
   // [1, heads, ...] of each tensor, of momenta [1, orders * heads, ...].
   using Copy = std::vector<StateField>;

@@ -91,7 +91,8 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
       MemoryProblem::Loaded own = part.Load(bench);
       own.args.weights = loaded.args.weights;
       own.args.momenta = loaded.args.momenta;
-      EXPECT_TRUE(steps_->HeldMemory({.streams = {}, .memory = own.args, .held = held}));
+      EXPECT_EQ(steps_->HeldMemory({.streams = {}, .memory = own.args, .held = held}),
+                HeldMemoryDone::kMemory);
       const auto got = part.Results(bench, own);
       const auto take = [&](const std::vector<double>& from, size_t s, std::vector<double>& to) {
         const size_t width = from.size() / whole.segments.size();
@@ -199,7 +200,7 @@ TEST_P(HeldStepsTest, RowsAreTheirOwn) {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HeldStepsTest);
 INSTANTIATE_TEST_SUITE_P(Backends, HeldStepsTest, testing::ValuesIn(AvailableBackends()),
-                         [](const auto& info) { return info.param.name; });
+                         BackendName);
 
 }  // namespace
 }  // namespace mneme

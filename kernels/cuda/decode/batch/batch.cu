@@ -1,7 +1,6 @@
 // A decode step of many rows: which kernels, on which memory.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <span>
 
 #include "kernels/cuda/common/alignment.h"
@@ -321,6 +320,13 @@ bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& step) {
 bool OneRow(Device& device, const FeedForwardStepArgs& step) {
   const GatedFeedForward& args = step.network;
   const int64_t mlp_dim = args.gate.out_features;
+  const auto takes = [](const PackedMatrix& matrix) {
+    return matrix.dtype == DType::kBF16 && matrix.in_features % 8 == 0 && IsAligned(matrix);
+  };
+  if (!takes(args.gate) || !takes(args.up) || !takes(args.down) ||
+      !AreAligned(step.hidden, args.norm)) {
+    return false;
+  }
   auto* const inner = static_cast<float*>(device.StepMemory(4 * mlp_dim));
   if (inner == nullptr) return true;  // the error is on record
   if (!linear::LaunchGatedRow(device, {.hidden = step.hidden.as<const float>(),
@@ -344,11 +350,11 @@ bool FeedForwardStep(Device& device, const FeedForwardStepArgs& step) {
   const GatedFeedForward& args = step.network;
   const int64_t rows = step.hidden.shape[0], model_dim = step.hidden.shape[1];
   const int64_t mlp_dim = args.gate.out_features;
+  if (rows == 1 && OneRow(device, step)) return true;
   if (!Supports(device, step.hidden) || mlp_dim % 64 != 0 || !Supports(args.gate) ||
       !Supports(args.up) || !Supports(args.down)) {
     return false;
   }
-  if (rows == 1 && std::getenv("MNEME_TILED_ROW") == nullptr && OneRow(device, step)) return true;
   __nv_bfloat16 *x = nullptr, *rounded = nullptr;
   const auto lay_out = [&](std::byte* memory) {
     ScratchLayout layout(memory);

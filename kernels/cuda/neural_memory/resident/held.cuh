@@ -20,6 +20,7 @@ struct HeldDivision {
   int outputs[2];             // [blocks, dim]
   int q, k, v, n, gain, gain_momenta, shift;  // [dim]
   int slope, of_q, z_of_q;    // [units]
+  int raw;                    // q, k and v before convolutions, [3, dim]
   int floats;
 
   HeldDivision() = default;
@@ -45,10 +46,34 @@ struct HeldDivision {
     for (int& of_blocks : outputs) of_blocks = take(blocks * dim);
     for (int* const vector : {&q, &k, &v, &n, &gain, &gain_momenta, &shift}) *vector = take(dim);
     for (int* const vector : {&slope, &of_q, &z_of_q}) *vector = take(units);
+    raw = take(3 * dim);
   }
 };
 
+// The way of q, k or v to the memory.
+struct HeldInput {
+  const void* x;  // [entries, heads, dim] f32, or bf16 if `rounded`
+  const float *conv, *bias;  // [heads, dim, width] and [heads, dim], or null
+  StateView window;          // [width - 1, heads, dim], of bf16 if `rounded_window`
+  int width;
+  bool rounded, rounded_window, silu, normed;
+  float scale, eps;  // of its norm
+};
+// What is done to a token besides the memory, or nothing.
+struct HeldLayer {
+  bool inputs;  // else q, k, v and gates are what the memory takes
+  HeldInput input[3];
+  const float *a_log, *dt_bias;  // of the gate that keeps, or null
+  // The answer's gate [entries, heads, dim], of bf16 if `rounded_gate`; null: no output.
+  const void* gate;
+  const float* norm;  // [dim]
+  void* y;            // as the gate, of bf16 if `rounded_y`
+  bool rounded_gate, rounded_y;
+  float eps;
+};
+
 // resident/held.cu: steps of one token that are held back. plan.held: whether W_1 is read ahead.
-void LaunchHeldSteps(Device& device, const Plan& plan, const Params& p, const HeldSteps& held);
+void LaunchHeldSteps(Device& device, const Plan& plan, const Params& p, const HeldSteps& held,
+                     const HeldLayer& layer);
 
 }  // namespace mneme::cuda::neural_memory::resident
