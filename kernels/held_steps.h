@@ -11,11 +11,11 @@
 namespace mneme {
 
 // How many steps such a memory holds back, at most. Beside W and S of 64 x 128 and 128 x 64 a step
-// more to read costs 1.5 of 131 KB, and one step in 16 writes these.
+// more to read costs 1.5 of 131 KB, and one step in eight writes these.
 constexpr int kMostHeldSteps = 7;
 
-// Such memories have depth 2, steps of one token without an anchor and one order of momentum. A step
-// takes a rank-one gradient z_l^T delta_l off each product's S, with its rate in delta:
+// Such memories have depth 2, steps of one token without an anchor and one order of momentum. A
+// step takes a rank-one gradient z_l^T delta_l off each product's S, with its rate in delta:
 //
 //   S_t = momentum_t S_{t-1} - z_t^T delta_t      W_t = keep_t W_{t-1} + S_t
 //
@@ -65,6 +65,8 @@ struct HeldMemoryArgs {
   const NeuralMemoryOutputArgs* output = nullptr;
   // As of GatedMemoryArgs: of what streams write, too.
   bool settled = false;
+  // Whether steps of few heads, which gain nothing by it, are held back as well.
+  bool always_holds = false;
 };
 
 // What of HeldMemoryArgs was done.

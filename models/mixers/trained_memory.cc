@@ -1,7 +1,6 @@
 #include "models/mixers/trained_memory.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -108,8 +107,7 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
     memory.pending_values_ = add_field("pending.values", vectors, Begins::kAtZero);
     memory.pending_rates_ = add_field("pending.rates", {config.heads, pairs}, Begins::kAtZero);
   }
-  int most = std::min(builder.network.state_format.pending_writes, kMostHeldSteps);
-  if (const char* held = std::getenv("MNEME_HELD_STEPS")) most = std::min(most, std::atoi(held));
+  const int most = std::min(builder.network.state_format.pending_writes, kMostHeldSteps);
   if (most > 0 && config.may_hold_back && HoldsBack(kept, config.orders, config.dim)) {
     const auto add_held = [&](const char* name, const Shape& shape) {
       return builder.AddState({.name = name,
@@ -121,9 +119,8 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
     };
     memory.held_steps_ = most;
     memory.held_numbers_ = add_held("held.numbers", {1, config.heads, HeldNumbers(most)});
-    memory.held_vectors_ =
-        add_held("held.vectors",
-                 {1, config.heads, most, HeldVectors(config.dim, config.network.hidden)});
+    memory.held_vectors_ = add_held(
+        "held.vectors", {1, config.heads, most, HeldVectors(config.dim, config.network.hidden)});
   }
   return memory;
 }

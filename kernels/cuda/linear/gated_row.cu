@@ -1,9 +1,8 @@
 // The way of one row into a gated feed-forward part, as one kernel: a warp has an output's gate and
 // up, whose weights are on their way before the row is there, and finds the row's norm by itself.
-#include "kernels/cuda/linear/gated_row.h"
-
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/linear/gated_row.h"
 #include "kernels/cuda/linear/pieces.cuh"
 
 namespace mneme::cuda::linear {
@@ -16,7 +15,9 @@ using Weights = Piece<__nv_bfloat16, kPiece>;
 // Blocks of a multiprocessor: as many as have the weights of 1,024 features and 2,816 outputs on
 // their way at once.
 template <int kPieces>
-constexpr int kBlocks = kPieces <= 4 ? 6 : kPieces <= 6 ? 4 : 3;
+constexpr int kBlocks = kPieces <= 4   ? 6
+                        : kPieces <= 6 ? 4
+                                       : 3;
 
 template <int kPieces>
 __global__ void __launch_bounds__(kThreads, kBlocks<kPieces>)
@@ -33,7 +34,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kPieces>)
   for (int j = 0; j < kPieces; ++j) {
     if (lane * kPiece + j * kStride >= features) continue;
     const int64_t at = first + j * kStride;
-    gate[j] = LoadWeights<__nv_bfloat16, kPiece>(static_cast<const __nv_bfloat16*>(p.gate.data) + at);
+    gate[j] =
+        LoadWeights<__nv_bfloat16, kPiece>(static_cast<const __nv_bfloat16*>(p.gate.data) + at);
     up[j] = LoadWeights<__nv_bfloat16, kPiece>(static_cast<const __nv_bfloat16*>(p.up.data) + at);
   }
   for (int i = threadIdx.x; i < features / 4; i += kThreads) {
@@ -64,8 +66,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kPieces>)
       sums[2] = fmaf(of_up[i], x, sums[2]);
     }
   }
-  const float factor =
-      1.0f / sqrtf(WarpSum(sums[0]) / static_cast<float>(features) + p.eps);
+  const float factor = 1.0f / sqrtf(WarpSum(sums[0]) / static_cast<float>(features) + p.eps);
   const float of_gate = factor * WarpSum(sums[1]), of_up = factor * WarpSum(sums[2]);
   if (has && lane == 0) p.y[output] = Silu(of_gate) * of_up;
 }

@@ -1,7 +1,6 @@
 // Chooses the kernels of a neural memory that holds steps back.
-#include "kernels/cuda/neural_memory/held.h"
-
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
+#include "kernels/cuda/neural_memory/held.h"
 #include "kernels/cuda/neural_memory/neural_memory.h"
 
 namespace mneme::cuda::neural_memory {

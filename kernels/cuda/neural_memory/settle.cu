@@ -88,8 +88,7 @@ void Launch(Device& device, Settling p, const MemoryCopy& weights, const MemoryC
   p.numbers = held.numbers;
   p.vectors = held.vectors;
   p.capacity = held.capacity;
-  const int64_t floats =
-      HeldNumbers(held.capacity) + held.capacity * HeldVectors(p.dim, p.hidden);
+  const int64_t floats = HeldNumbers(held.capacity) + held.capacity * HeldVectors(p.dim, p.hidden);
   LaunchOverlapping(device, "SettleNetwork", SettleKernel, static_cast<int>(units * p.heads),
                     kThreads, 4 * floats, 1, p);
 }

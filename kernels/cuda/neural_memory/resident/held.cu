@@ -4,7 +4,6 @@
 // shared memory, which are used three times; W_1 and S_1 go past once, for k and q together.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/neural_memory/activate.cuh"
@@ -119,8 +118,7 @@ __device__ inline void DotsOfWarps(const float* x, const float* y, int width, in
   }
 }
 // sum_i dots[i] y_i, element j.
-__device__ inline float SumOfSteps(const float* dots, const float* y, int width, int count,
-                                   int j) {
+__device__ inline float SumOfSteps(const float* dots, const float* y, int width, int count, int j) {
   float sum = 0;
 #pragma unroll 4
   for (int i = 0; i < count; ++i) sum = fmaf(dots[i], y[i * width + j], sum);
@@ -289,7 +287,8 @@ __device__ inline void FetchLater(const HeldParams& h) {
 }
 
 template <bool kAhead>
-__global__ void __launch_bounds__(kThreads, 2) HeldStepsKernel(const __grid_constant__ HeldParams h) {
+__global__ void __launch_bounds__(kThreads, 2)
+    HeldStepsKernel(const __grid_constant__ HeldParams h) {
   extern __shared__ float4 shared_fours[];
   const Params& p = h.memory;
   LetNextKernelStart();
@@ -315,10 +314,10 @@ __global__ void __launch_bounds__(kThreads, 2) HeldStepsKernel(const __grid_cons
   const float4 first_numbers = LoadFour(numbers);
   const bool fresh = p.positions[entry] == p.first_position;
   const int count = fresh ? 0 : static_cast<int>(first_numbers.x);
-  const Factors before = count == 0 ? Factors()
-                                    : Factors{.kept = first_numbers.y,
-                                              .moved = first_numbers.z,
-                                              .slowed = first_numbers.w};
+  const Factors before =
+      count == 0
+          ? Factors()
+          : Factors{.kept = first_numbers.y, .moved = first_numbers.z, .slowed = first_numbers.w};
   const Part &part_1 = at.parts[0], &part_2 = at.parts[1];
   const Share share_1(part_1), share_2(part_2);
   float* const partial = shared + at.partial;
@@ -382,10 +381,10 @@ __global__ void __launch_bounds__(kThreads, 2) HeldStepsKernel(const __grid_cons
 
   const int64_t in_entries = (int64_t{entry} * p.heads + head) * dim;
   const int64_t gate = int64_t{entry} * p.heads + head;
-  float *const q = shared + at.q, *const k = shared + at.keys + count * dim, *const v = shared + at.v;
+  float *const q = shared + at.q, *const k = shared + at.keys + count * dim,
+               *const v = shared + at.v;
   float* const raw = shared + at.raw + warp * dim;
-  StepGates gates = {.momentum = p.momentum[gate],
-                     .keep = p.keep == nullptr ? 1.0f : p.keep[gate]};
+  StepGates gates = {.momentum = p.momentum[gate], .keep = p.keep == nullptr ? 1.0f : p.keep[gate]};
   float rate = p.rate[gate];
   if (layer.inputs) {
     if (warp < kWays) way.Take(entry, warp == 0 ? q : warp == 1 ? k : v, raw);
@@ -428,8 +427,8 @@ __global__ void __launch_bounds__(kThreads, 2) HeldStepsKernel(const __grid_cons
   const auto own = [](const float* matrix, const Share& share) {
     return matrix == nullptr ? nullptr : matrix + share.column;
   };
-  ProductsOfShare<2>({k, q}, {before, after}, own(w_1, share_1), own(s_1, share_1), pitch_1,
-                     part_1, share_1, partial);
+  ProductsOfShare<2>({k, q}, {before, after}, own(w_1, share_1), own(s_1, share_1), pitch_1, part_1,
+                     share_1, partial);
   DotsOfWarps(k, shared + at.keys, dim, count, shared + at.g, shared + at.dots[0]);
   DotsOfWarps(q, shared + at.keys, dim, count + 1, shared + at.next_g, shared + at.dots[1]);
   __syncthreads();
@@ -459,8 +458,8 @@ __global__ void __launch_bounds__(kThreads, 2) HeldStepsKernel(const __grid_cons
     DotsOfWarps(x, shared + at.z, units, steps, g, dots);
     __syncthreads();
     for (int i = thread; i < dim; i += kThreads) {
-      const float y = SumOfPartial(partial, part_2, i) +
-                      SumOfSteps(dots, shared + at.errors, dim, steps, i);
+      const float y =
+          SumOfPartial(partial, part_2, i) + SumOfSteps(dots, shared + at.errors, dim, steps, i);
 #pragma unroll 1
       for (int to = 0; to < p.blocks; ++to) *team.Of(to, outputs + rank * dim + i) = y;
     }
@@ -508,8 +507,7 @@ __global__ void __launch_bounds__(kThreads, 2) HeldStepsKernel(const __grid_cons
   __syncthreads();
   float* const z_of_q = shared + at.z_of_q;
   for (int i = thread; i < units; i += kThreads) {
-    const float sum =
-        delta_1[i] + SumOfSteps(shared + at.dots[3], shared + at.z, units, count, i);
+    const float sum = delta_1[i] + SumOfSteps(shared + at.dots[3], shared + at.z, units, count, i);
     const float delta = shared[at.slope + i] * sum;
     delta_1[i] = delta;
     float slope;
@@ -558,12 +556,12 @@ __global__ void __launch_bounds__(kThreads, 2) HeldStepsKernel(const __grid_cons
   }
   const bool folds = h.folds_all || fresh || count == h.capacity;
   if (folds) {
-    FoldShare(at, shared, after, shared + at.keys, shared + at.deltas, count + 1,
-              own(w_1, share_1), own(s_1, share_1), pitch_1, part_1, share_1,
-              tensors.InSlab(p.weights, 0), tensors.InSlab(p.momenta, 0));
-    FoldShare(at, shared, after, shared + at.z, shared + at.errors, count + 1,
-              w_2 + share_2.column, s_2 + share_2.column, part_2.columns, part_2, share_2,
-              tensors.InSlab(p.weights, 1), tensors.InSlab(p.momenta, 1));
+    FoldShare(at, shared, after, shared + at.keys, shared + at.deltas, count + 1, own(w_1, share_1),
+              own(s_1, share_1), pitch_1, part_1, share_1, tensors.InSlab(p.weights, 0),
+              tensors.InSlab(p.momenta, 0));
+    FoldShare(at, shared, after, shared + at.z, shared + at.errors, count + 1, w_2 + share_2.column,
+              s_2 + share_2.column, part_2.columns, part_2, share_2, tensors.InSlab(p.weights, 1),
+              tensors.InSlab(p.momenta, 1));
   } else if (warp == 1) {
     for_each_vector(count, [&](int64_t to, int from, int width) {
       for (int i = lane; i < width; i += kWarp) vectors[to + i] = shared[from + i];
@@ -586,25 +584,25 @@ __global__ void __launch_bounds__(kThreads, 2) HeldStepsKernel(const __grid_cons
 
 }  // namespace
 
-void LaunchHeldSteps(Device& device, const Plan& plan, const Params& p, const HeldSteps& held,
+void LaunchHeldSteps(Device& device, const Plan& plan, const Params& p, const HeldMemoryArgs& args,
                      const HeldLayer& layer) {
+  const HeldSteps& held = args.held;
   const bool ahead = plan.held != 0;
   const int blocks = p.segments.count * p.heads * plan.blocks;
-  int later = device.multiprocessors();
-  if (const char* distance = std::getenv("MNEME_HELD_LATER")) later = std::atoi(distance);
+  const int later = device.multiprocessors();
   HeldParams h = {.memory = p,
                   .layer = layer,
                   .division = HeldDivision(p.dim, p.divided, plan.blocks, held.capacity, ahead),
                   .numbers = held.numbers,
                   .vectors = held.vectors,
                   .capacity = held.capacity,
-                  .folds_all = blocks <= device.multiprocessors(),
+                  .folds_all = !args.always_holds && blocks <= device.multiprocessors(),
                   .later = blocks > 2 * device.multiprocessors() ? later : 0};
   h.memory.division.parts[0] = h.division.parts[0];
   h.memory.division.parts[1] = h.division.parts[1];
   LaunchOverlapping(device, "steps of a neural memory that are held back",
-                    ahead ? HeldStepsKernel<true> : HeldStepsKernel<false>,
-                    blocks, kThreads, plan.shared_bytes, plan.blocks, h);
+                    ahead ? HeldStepsKernel<true> : HeldStepsKernel<false>, blocks, kThreads,
+                    plan.shared_bytes, plan.blocks, h);
 }
 
 }  // namespace mneme::cuda::neural_memory::resident

@@ -6,21 +6,21 @@
 
 namespace mneme::cuda::neural_memory::resident {
 
-// A block has W_2 and S_2 of its hidden units in shared memory, with `ahead` W_1 and S_1, too. Where
-// arrays begin there, in floats.
+// A block has W_2 and S_2 of its hidden units in shared memory, with `ahead` W_1 and S_1, too.
+// Where arrays begin there, in floats.
 struct HeldDivision {
   Part parts[2];
-  int places;                 // of steps: those held back, and the token's own
+  int places;  // of steps: those held back, and the token's own
   int weights[2], momenta[2];
-  int keys, errors;           // [places, dim]: z_1, delta_2
-  int z, deltas;              // [places, units]: z_2, delta_1
-  int g, next_g, next_s;      // [places], before the token, and after it
-  int dots[5];                // [places]: k and q, z, error, z of q with those of steps, times g
-  int partial;                // twice [groups, columns]
-  int outputs[2];             // [blocks, dim]
+  int keys, errors;       // [places, dim]: z_1, delta_2
+  int z, deltas;          // [places, units]: z_2, delta_1
+  int g, next_g, next_s;  // [places], before the token, and after it
+  int dots[5];            // [places]: k and q, z, error, z of q with those of steps, times g
+  int partial;            // twice [groups, columns]
+  int outputs[2];         // [blocks, dim]
   int q, k, v, n, gain, gain_momenta, shift;  // [dim]
-  int slope, of_q, z_of_q;    // [units]
-  int raw;                    // q, k and v before convolutions, [3, dim]
+  int slope, of_q, z_of_q;                    // [units]
+  int raw;                                    // q, k and v before convolutions, [3, dim]
   int floats;
 
   HeldDivision() = default;
@@ -52,7 +52,7 @@ struct HeldDivision {
 
 // The way of q, k or v to the memory.
 struct HeldInput {
-  const void* x;  // [entries, heads, dim] f32, or bf16 if `rounded`
+  const void* x;             // [entries, heads, dim] f32, or bf16 if `rounded`
   const float *conv, *bias;  // [heads, dim, width] and [heads, dim], or null
   StateView window;          // [width - 1, heads, dim], of bf16 if `rounded_window`
   int width;
@@ -73,7 +73,7 @@ struct HeldLayer {
 };
 
 // resident/held.cu: steps of one token that are held back. plan.held: whether W_1 is read ahead.
-void LaunchHeldSteps(Device& device, const Plan& plan, const Params& p, const HeldSteps& held,
+void LaunchHeldSteps(Device& device, const Plan& plan, const Params& p, const HeldMemoryArgs& args,
                      const HeldLayer& layer);
 
 }  // namespace mneme::cuda::neural_memory::resident

@@ -1,7 +1,6 @@
 // Which memories are taken, and how they are divided.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <variant>
 
 #include "kernels/cuda/common/alignment.h"
@@ -118,9 +117,7 @@ Plan HeldPlan(const Device& device, const HeldMemoryArgs& args) {
   const auto all = static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
   Plan plan;
   if (!AreAligned(args.held.numbers, args.held.vectors)) return plan;
-  int most_blocks = kMaxTeam;
-  if (const char* blocks = std::getenv("MNEME_HELD_BLOCKS")) most_blocks = std::atoi(blocks);
-  for (int team = 1; team <= most_blocks && hidden % (4 * team) == 0; team *= 2) {
+  for (int team = 1; team <= kMaxTeam && hidden % (4 * team) == 0; team *= 2) {
     if (team > 1 && !HasHopperCode(device)) break;
     const bool at_once = units * team <= kBlocksAtOnce * device.multiprocessors();
     if (plan.blocks != 0 && (!at_once || hidden / team < kEnough)) break;
@@ -279,7 +276,8 @@ bool SetInputs(const HeldMemoryArgs& args, HeldLayer& layer) {
       follow(conv.x, conv.y);
       const int width = static_cast<int>(conv.weight.shape[1]);
       const bool silu = conv.activation == Activation::kSilu;
-      if (width != 4 || !conv.entry_rows.empty() || (!silu && conv.activation != Activation::kIdentity) ||
+      if (width != 4 || !conv.entry_rows.empty() ||
+          (!silu && conv.activation != Activation::kIdentity) ||
           !AreAligned(conv.weight, conv.bias, conv.window)) {
         return false;
       }
@@ -362,7 +360,7 @@ void LaunchHeld(Device& device, const HeldMemoryArgs& args, bool early) {
   const Plan plan = HeldPlan(device, args);
   Params p = MakeParams(args.memory, plan);
   p.early = early;
-  LaunchHeldSteps(device, plan, p, args.held, {});
+  LaunchHeldSteps(device, plan, p, args, {});
 }
 
 bool LaunchHeldLayer(Device& device, const HeldMemoryArgs& args) {
@@ -371,7 +369,7 @@ bool LaunchHeldLayer(Device& device, const HeldMemoryArgs& args) {
   if (!SetInputs(args, layer) || !SetOutput(*args.output, layer)) return false;
   Params p = MakeParams(args.memory, plan);
   p.early = args.settled;
-  LaunchHeldSteps(device, plan, p, args.held, layer);
+  LaunchHeldSteps(device, plan, p, args, layer);
   return true;
 }
 
