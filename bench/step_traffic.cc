@@ -108,7 +108,8 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
       layer.pending_bytes += bytes / field.writes;
     } else {
       layer.state_bytes += bytes;
-      if (field.row_values > 0) layer.matrix_bytes += bytes;
+      // Of memories that are networks, weights and momenta: [memories, heads, in, out].
+      if (field.row_values > 0 || field.shape.rank == 4) layer.matrix_bytes += bytes;
     }
   }
   return traffic;

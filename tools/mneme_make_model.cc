@@ -47,7 +47,9 @@ Shapes (parameters)
   mamba2-370m       (368 M)  32 heads of 64 x 128
   titans-lmm-340m   (374 M)  24 layers, 1024 wide, memories of 16 networks of 64 x 128 x 64;
                     titans-mac-340m, titans-mag-340m, titans-mal-340m with attention;
-                    titans-lmm-anchor16-340m, titans-lmm-anchor64-340m with gradients at an anchor
+                    titans-lmm-anchor16-340m, titans-lmm-anchor64-340m with gradients at an anchor;
+                    titans-lmm-wide-340m (374 M) of 64 x 256 x 64
+  titans-mag-760m   (1.04 G) 1536 wide, 16 networks of 96 x 384 x 96, attention to 512 positions
   titans-pytorch-393m (395 M)
                     24 layers, 1024 wide, a memory of 4 networks of 64 x 128 x 64 in every second one
   llama-340m        (374 M)  attention alone: 24 layers, 1024 wide, 16 heads of 64

@@ -183,6 +183,10 @@ constexpr NamedShape kShapes[] = {
     {"rwkv6-tiny", [] { return TinyRwkv6(); }},
     {"rwkv7-tiny", [] { return TinyRwkv7(); }},
     {"titans-lmm-340m", [] { return TitansConfig("lmm", Json::object()); }},
+    {"titans-lmm-wide-340m",
+     [] {
+       return TitansConfig("lmm", {{"memory_expansion", 4.0}});
+     }},
     {"titans-lmm-anchor16-340m",
      [] {
        return TitansConfig("lmm", {{"memory_anchor_period", 16}});
@@ -195,6 +199,16 @@ constexpr NamedShape kShapes[] = {
     {"titans-mag-340m",
      [] {
        return TitansWithAttention("mag", {{"mag_activation", "silu"}, {"mag_gate_both", true}});
+     }},
+    {"titans-mag-760m",
+     [] {
+       return TitansWithAttention("mag", {{"mag_activation", "silu"},
+                                          {"mag_gate_both", true},
+                                          {"hidden_size", 1536},
+                                          {"intermediate_size", 4096},
+                                          {"memory_head_dim", 96},
+                                          {"memory_expansion", 4.0},
+                                          {"head_dim", 96}});
      }},
     {"titans-mal-340m",
      [] {

@@ -17,6 +17,7 @@
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/step.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
+#include "kernels/cuda/neural_memory/held.h"
 #include "kernels/cuda/neural_memory/neural_memory.h"
 #include "kernels/cuda/residual_streams/residual_streams.h"
 #include "kernels/cuda/routing/routing.h"
@@ -24,6 +25,7 @@
 #include "kernels/cuda/sampling/draws.h"
 #include "kernels/cuda/scan/scan.h"
 #include "kernels/cuda/whole_segments/whole_segments.h"
+#include "kernels/held_steps.h"
 #include "kernels/kernels.h"
 #include "kernels/layer_norm_step.h"
 #include "kernels/ops/checks.h"
@@ -37,6 +39,7 @@ inline constexpr ActivationTypes kTypes{DType::kF32, /*takes_rounded=*/true};
 class CudaKernels final : public Kernels,
                           public LayerNormSteps,
                           public StreamSteps,
+                          public HeldMemorySteps,
                           public RecurrentSteps {
  public:
   explicit CudaKernels(Device& device) : device_(device) {}
@@ -360,6 +363,12 @@ class CudaKernels final : public Kernels,
   }
   bool GatedMemory(const GatedMemoryArgs& args) override {
     return neural_memory::GatedMemory(device_, args);
+  }
+  HeldMemoryDone HeldMemory(const HeldMemoryArgs& args) override {
+    return neural_memory::HeldMemory(device_, args);
+  }
+  void SettleNetwork(const SettleNetworkArgs& args) override {
+    neural_memory::SettleNetwork(device_, args);
   }
   bool TurnedAttention(const TurnedAttentionArgs& args) override {
     return attention::TurnedAttention(device_, args);

@@ -39,6 +39,10 @@ class MemoryAsGate final : public SequenceMixer {
 
   bool uses_row_index() const override { return true; }
 
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    memory_.Settle(ctx, slots);
+  }
+
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     Kernels& kernels = ctx.kernels();
@@ -79,6 +83,10 @@ class MemoryAsLayer final : public SequenceMixer {
   }
 
   bool uses_row_index() const override { return true; }
+
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    memory_.Settle(ctx, slots);
+  }
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);

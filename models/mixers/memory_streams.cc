@@ -103,11 +103,25 @@ void MemoryStreams::Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const
   ctx.kernels().MatrixMemory(rule);
 }
 
-void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory) const {
+bool MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory, const HeldSteps& held,
+                        const NeuralMemoryOutputArgs* output) const {
   const std::vector<MemoryStream> left = Left();
-  if (ctx.kernels().NeuralMemoryStep({.streams = left, .memory = memory})) return;
+  HeldMemorySteps* const steps = HeldMemoryStepsOf(ctx.kernels());
+  if (held.capacity > 0 && steps != nullptr) {
+    HeldMemoryArgs args = {
+        .streams = left, .memory = memory, .held = held, .output = output, .settled = true};
+    HeldMemoryDone done = steps->HeldMemory(args);
+    if (done == HeldMemoryDone::kNothing) {
+      Compose(ctx.kernels(), left);
+      args.streams = {};
+      done = steps->HeldMemory(args);
+    }
+    return done == HeldMemoryDone::kAll;
+  }
+  if (ctx.kernels().NeuralMemoryStep({.streams = left, .memory = memory})) return false;
   Compose(ctx.kernels(), left);
   ctx.kernels().NeuralMemory(memory);
+  return false;
 }
 
 void MemoryStreams::Finish(ForwardContext& ctx) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/held_steps.h"
 #include "kernels/kernels.h"
 #include "models/forward_context.h"
 
@@ -37,7 +38,10 @@ class MemoryStreams {
 
   // Does the operations that are left, then the rule.
   void Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const;
-  void Run(ForwardContext& ctx, const NeuralMemoryArgs& memory) const;
+  // `held`: what memories may hold back, where the device has operations for that; the returned
+  // value says whether `output` was done, too, which may be null.
+  bool Run(ForwardContext& ctx, const NeuralMemoryArgs& memory, const HeldSteps& held = {},
+           const NeuralMemoryOutputArgs* output = nullptr) const;
   // Does the operations that are left, for those that follow before the rule.
   void Finish(ForwardContext& ctx);
 

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -92,8 +93,10 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
   } else {
     weights.Ignore(builder.Weight("memory.a_proj.weight"));  // Automodel's folders have it
   }
+  TrainedMemoryConfig held_back = trained;
+  held_back.may_hold_back = !config.recalls;
   MNEME_ASSIGN_OR_RETURN(memory.memory_,
-                         TrainedMemory::Take(builder, trained, TensorNames(trained)));
+                         TrainedMemory::Take(builder, held_back, TensorNames(trained)));
   if (config.gated_output) {
     MNEME_ASSIGN_OR_RETURN(memory.gate_,
                            TakeProjection(builder, "memory.g_proj", channels, model_dim));
@@ -103,6 +106,10 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
   MNEME_ASSIGN_OR_RETURN(memory.out_,
                          TakeProjection(builder, "memory.o_proj", model_dim, channels));
   return memory;
+}
+
+void NeuralMemory::Settle(ForwardContext& ctx, const TensorView& slots) const {
+  memory_.Settle(ctx, slots);
 }
 
 std::vector<std::span<const PackedMatrix>> NeuralMemory::products() const {
@@ -210,8 +217,15 @@ void NeuralMemory::Feed(ForwardContext& ctx, const RowIndex& rows, const TensorV
     memory_.Tell(ctx, "alpha", args.keep, /*scale=*/-1, /*offset=*/1);
     PoolAround(ctx, rows, forget_, args.keep, /*are_gates=*/true);
   }
-  const SurpriseArgs surprise = memory_.Run(ctx, streams, args);
-  Emit(ctx, "read", output_gate, args.out, surprise, y, accumulate);
+  NeuralMemoryOutputArgs output;
+  const TensorView answer = Answer(ctx, output_gate, args.out, output);
+  if (output_gate.empty()) {
+    output.surprise = memory_.Run(ctx, streams, args);
+    TellSurprise(ctx, output.surprise);
+  } else if (!memory_.Run(ctx, streams, args, output)) {
+    GateAnswer(ctx, output);
+  }
+  Emit(ctx, "read", answer, y, accumulate);
 }
 
 void NeuralMemory::Recall(ForwardContext& ctx, const RowIndex& rows, const TensorView& x,
@@ -226,44 +240,53 @@ void NeuralMemory::Recall(ForwardContext& ctx, const RowIndex& rows, const Tenso
   args.out = ctx.Temp(args.q.shape);
   const TensorView output_gate = AddOutputGate(ctx, x, products);
   Project(ctx.kernels(), products);
+  NeuralMemoryOutputArgs output;
+  const TensorView answer = Answer(ctx, output_gate, args.out, output);
   streams.Run(ctx, args);
-  Emit(ctx, "recall", output_gate, args.out, /*surprise=*/{}, y, /*accumulate=*/false);
+  if (!output_gate.empty()) GateAnswer(ctx, output);
+  Emit(ctx, "recall", answer, y, /*accumulate=*/false);
 }
 
-void NeuralMemory::Emit(ForwardContext& ctx, absl::string_view name, const TensorView& gate,
-                        const TensorView& read, const SurpriseArgs& surprise, const TensorView& y,
-                        bool accumulate) const {
-  Kernels& kernels = ctx.kernels();
-  const auto tell_surprise = [&] {
-    if (!surprise.surprise.empty()) kernels.Surprise(surprise);
+TensorView NeuralMemory::Answer(ForwardContext& ctx, const TensorView& gate, const TensorView& read,
+                                NeuralMemoryOutputArgs& output) const {
+  const TensorView flat = Flat(read);
+  if (gate.empty()) return flat;
+  const TensorView gated = ctx.Temp(flat.shape);
+  const TensorView normed = ctx.TempForProducts(flat.shape, {out_.weights});
+  const auto by_head = [&](TensorView rows) {
+    rows.shape = {read.shape[0] * read.shape[1], read.shape[2]};
+    return rows;
   };
-  TensorView answer = Flat(read);
-  if (gate.empty()) {
-    tell_surprise();
-  } else {
-    const TensorView gated = ctx.Temp(answer.shape);
-    const TensorView normed = ctx.TempForProducts(answer.shape, {out_.weights});
-    const auto by_head = [&](TensorView rows) {
-      rows.shape = {read.shape[0] * read.shape[1], read.shape[2]};
-      return rows;
-    };
-    const ActivateArgs silu[] = {{.x = gate, .activation = Activation::kSilu, .y = gated}};
-    const MultiplyArgs product = {.a = answer, .b = gated, .y = gated};
-    const RmsNormArgs norm = {
-        .x = by_head(gated), .weight = norm_, .eps = config_.output_norm_eps, .y = by_head(normed)};
-    if (!kernels.NeuralMemoryOutput(
-            {.surprise = surprise, .gate = silu[0], .product = product, .norm = norm})) {
-      tell_surprise();
-      kernels.Activate(silu);
-      kernels.Multiply(product);
-      kernels.RmsNorm(norm);
-    }
-    answer = normed;
-  }
+  output = {.surprise = {},
+            .gate = {.x = gate, .activation = Activation::kSilu, .y = gated},
+            .product = {.a = flat, .b = gated, .y = gated},
+            .norm = RmsNormArgs{.x = by_head(gated),
+                                .weight = norm_,
+                                .eps = config_.output_norm_eps,
+                                .y = by_head(normed)}};
+  return normed;
+}
+
+void NeuralMemory::TellSurprise(ForwardContext& ctx, const SurpriseArgs& surprise) const {
+  if (!surprise.surprise.empty()) ctx.kernels().Surprise(surprise);
+}
+
+void NeuralMemory::GateAnswer(ForwardContext& ctx, const NeuralMemoryOutputArgs& output) const {
+  Kernels& kernels = ctx.kernels();
+  if (kernels.NeuralMemoryOutput(output)) return;
+  TellSurprise(ctx, output.surprise);
+  const ActivateArgs silu[] = {output.gate};
+  kernels.Activate(silu);
+  kernels.Multiply(output.product);
+  kernels.RmsNorm(std::get<RmsNormArgs>(output.norm));
+}
+
+void NeuralMemory::Emit(ForwardContext& ctx, absl::string_view name, const TensorView& answer,
+                        const TensorView& y, bool accumulate) const {
   memory_.TellProduct(ctx, name, answer, out_.weights);
   const LinearArgs out[] = {
       {.x = answer, .weights = out_.weights, .y = y, .accumulate = accumulate}};
-  kernels.Linear(out);
+  ctx.kernels().Linear(out);
 }
 
 namespace {
@@ -279,6 +302,10 @@ class NeuralMemoryMixer final : public SequenceMixer {
     const TensorView x = ctx.TempForProducts(hidden.shape, memory_.products());
     ApplyNorm(ctx.kernels(), norm, hidden, x);
     memory_.Feed(ctx, ctx.row_index, x, hidden, /*accumulate=*/true);
+  }
+
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    memory_.Settle(ctx, slots);
   }
 
  private:

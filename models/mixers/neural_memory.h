@@ -56,6 +56,9 @@ class NeuralMemory {
   // The matrices that x is multiplied by.
   std::vector<std::span<const PackedMatrix>> products() const;
 
+  // SequenceMixer::Settle of the memory.
+  void Settle(ForwardContext& ctx, const TensorView& slots) const;
+
   // Feeds x, [tokens, model_dim] as LinearArgs::x, the tokens of `rows`.   y  [tokens, model_dim]
   // act, which is added to with `accumulate`
   void Feed(ForwardContext& ctx, const RowIndex& rows, const TensorView& x, const TensorView& y,
@@ -89,10 +92,16 @@ class NeuralMemory {
   // From the logits of a gate to the gate of each token or, of a step's last token, of the step.
   void PoolAround(ForwardContext& ctx, const RowIndex& rows, const Gate& gate,
                   const TensorView& values, bool are_gates) const;
-  // `name`: of the answer, for those who look on. `gate`: AddOutputGate()'s.
-  void Emit(ForwardContext& ctx, absl::string_view name, const TensorView& gate,
-            const TensorView& read, const SurpriseArgs& surprise, const TensorView& y,
-            bool accumulate) const;
+  // What the last product reads: `read` by token, or what `output`, which is to be done, leaves of
+  // it, but for its surprise. `gate`: AddOutputGate()'s.
+  TensorView Answer(ForwardContext& ctx, const TensorView& gate, const TensorView& read,
+                    NeuralMemoryOutputArgs& output) const;
+  void TellSurprise(ForwardContext& ctx, const SurpriseArgs& surprise) const;
+  // Does an output.
+  void GateAnswer(ForwardContext& ctx, const NeuralMemoryOutputArgs& output) const;
+  // The last product. `name`: of the answer, for those who look on.
+  void Emit(ForwardContext& ctx, absl::string_view name, const TensorView& answer,
+            const TensorView& y, bool accumulate) const;
 
   NeuralMemoryConfig config_;
   std::array<Stream, 3> streams_;

@@ -1,5 +1,6 @@
 #include "models/mixers/trained_memory.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -106,7 +107,44 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
     memory.pending_values_ = add_field("pending.values", vectors, Begins::kAtZero);
     memory.pending_rates_ = add_field("pending.rates", {config.heads, pairs}, Begins::kAtZero);
   }
+  const int most = std::min(builder.network.state_format.pending_writes, kMostHeldSteps);
+  if (most > 0 && config.may_hold_back && HoldsBack(kept, config.orders, config.dim)) {
+    const auto add_held = [&](const char* name, const Shape& shape) {
+      return builder.AddState({.name = name,
+                               .dtype = DType::kF32,
+                               .shape = shape,
+                               .guard = StateGuard::kFed,
+                               .role = StateRole::kHeldBack,
+                               .writes = most});
+    };
+    memory.held_steps_ = most;
+    memory.held_numbers_ = add_held("held.numbers", {1, config.heads, HeldNumbers(most)});
+    memory.held_vectors_ = add_held(
+        "held.vectors", {1, config.heads, most, HeldVectors(config.dim, config.network.hidden)});
+  }
   return memory;
+}
+
+HeldSteps TrainedMemory::Held(const ForwardContext& ctx) const {
+  if (held_steps_ == 0) return {};
+  return {.capacity = held_steps_,
+          .numbers = ctx.State(*held_numbers_),
+          .vectors = ctx.State(*held_vectors_)};
+}
+
+void TrainedMemory::Settle(ForwardContext& ctx, const TensorView& slots) const {
+  HeldMemorySteps* const steps = HeldMemoryStepsOf(ctx.kernels());
+  if (held_steps_ == 0 || steps == nullptr) return;
+  SettleNetworkArgs args = {.slots = slots,
+                            .heads = config_.heads,
+                            .dim = config_.dim,
+                            .hidden = config_.network.hidden,
+                            .held = Held(ctx)};
+  for (size_t t = 0; t < weights_.size(); ++t) {
+    args.weights.at[t] = ctx.State(weights_[t]);
+    args.momenta.at[t] = ctx.State(momenta_[t]);
+  }
+  steps->SettleNetwork(args);
 }
 
 NeuralMemoryArgs TrainedMemory::Rule() const {
@@ -161,22 +199,42 @@ MemoryCopy TrainedMemory::Before(const ForwardContext& ctx) const {
   return before;
 }
 
-SurpriseArgs TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams,
-                                NeuralMemoryArgs args) const {
+void TrainedMemory::AddLoss(ForwardContext& ctx, NeuralMemoryArgs& args) const {
   const bool surprises = !ctx.surprise.values.empty();
-  if (surprises || ctx.observer != nullptr) {
-    const Shape pairs{args.k.shape[0], args.k.shape[1]};
-    args.loss = surprises ? ctx.Temp(pairs) : ctx.observer->Scratch(ctx.backend, pairs);
-  }
-  streams.Run(ctx, args);
-  Tell(ctx, "loss", args.loss, config_.loss_scale);
-  Tell(ctx, "theta", args.rate, config_.rate_scale / (2 * config_.loss_scale));
-  if (!surprises) return {};
+  if (!surprises && ctx.observer == nullptr) return;
+  const Shape pairs{args.k.shape[0], args.k.shape[1]};
+  args.loss = surprises ? ctx.Temp(pairs) : ctx.observer->Scratch(ctx.backend, pairs);
+}
+
+SurpriseArgs TrainedMemory::SurpriseOf(const ForwardContext& ctx,
+                                       const NeuralMemoryArgs& args) const {
+  if (ctx.surprise.values.empty()) return {};
   return {.loss = args.loss,
           .read = args.out,
           .places = ctx.surprise.places,
           .outer = ctx.surprise.outer,
           .surprise = ctx.surprise.Of(place_)};
+}
+
+SurpriseArgs TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams,
+                                NeuralMemoryArgs args) const {
+  AddLoss(ctx, args);
+  // What a prefix leaves is what sessions begin with: nothing is held back of it.
+  streams.Run(ctx, args, ctx.prepares ? HeldSteps{} : Held(ctx));
+  Tell(ctx, "loss", args.loss, config_.loss_scale);
+  Tell(ctx, "theta", args.rate, config_.rate_scale / (2 * config_.loss_scale));
+  return SurpriseOf(ctx, args);
+}
+
+bool TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams, NeuralMemoryArgs args,
+                        NeuralMemoryOutputArgs& output) const {
+  if (ctx.observer != nullptr || ctx.prepares || held_steps_ == 0) {
+    output.surprise = Run(ctx, streams, args);
+    return false;
+  }
+  AddLoss(ctx, args);
+  output.surprise = SurpriseOf(ctx, args);
+  return streams.Run(ctx, args, Held(ctx), &output);
 }
 
 void TrainedMemory::Train(ForwardContext& ctx, const NeuralMemoryArgs& args) const {

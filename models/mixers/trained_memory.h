@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/held_steps.h"
 #include "kernels/kernels.h"
 #include "kernels/stream_steps.h"
 #include "models/forward_context.h"
@@ -37,6 +38,8 @@ struct TrainedMemoryConfig {
   TensorView transition;
   // Whether Before() is wanted.
   bool keeps_before = false;
+  // Whether the device may hold steps back, of a memory that HoldsBack(): nobody but Run() reads W.
+  bool may_hold_back = false;
   // Tokens of a prefix that has been through the memory before a session begins: all its copies
   // then begin as that left them, not as weights and zeros.
   int prefix = 0;
@@ -60,6 +63,9 @@ class TrainedMemory {
   // out.
   NeuralMemoryArgs Args(const ForwardContext& ctx, const RowIndex& rows) const;
 
+  // Makes the state fields alone the memory of the slabs `slots`, [n] i32.
+  void Settle(ForwardContext& ctx, const TensorView& slots) const;
+
   // W as it was before the last step, for another memory's NeuralMemoryArgs::residual.
   MemoryCopy Before(const ForwardContext& ctx) const;
 
@@ -68,6 +74,10 @@ class TrainedMemory {
   // answer: Surprise, if its `surprise` is not empty.
   [[nodiscard]] SurpriseArgs Run(ForwardContext& ctx, const MemoryStreams& streams,
                                  NeuralMemoryArgs args) const;
+  // The same with what follows the answer, but for `output.surprise`, which is filled in. False:
+  // all of `output` is still to do.
+  [[nodiscard]] bool Run(ForwardContext& ctx, const MemoryStreams& streams, NeuralMemoryArgs args,
+                         NeuralMemoryOutputArgs& output) const;
   // All of that, without streams.
   void Train(ForwardContext& ctx, const NeuralMemoryArgs& args) const;
   // All of that, without streams, as one operation with what makes the gates and the answer's gate,
@@ -85,6 +95,10 @@ class TrainedMemory {
  private:
   // What of NeuralMemoryArgs the configuration says.
   NeuralMemoryArgs Rule() const;
+  HeldSteps Held(const ForwardContext& ctx) const;
+  // Room for losses, if anybody wants to know them, and what is to be made of them.
+  void AddLoss(ForwardContext& ctx, NeuralMemoryArgs& args) const;
+  SurpriseArgs SurpriseOf(const ForwardContext& ctx, const NeuralMemoryArgs& args) const;
 
   // [1, heads, ...] of each tensor, of momenta [1, orders * heads, ...].
   using Copy = std::vector<StateField>;
@@ -96,6 +110,8 @@ class TrainedMemory {
   // Without tensors where the memory has no such copy.
   Copy weights_, momenta_, anchors_, frozen_, gradients_, before_;
   std::optional<StateField> pending_keys_, pending_values_, pending_rates_;
+  int held_steps_ = 0;  // HeldSteps::capacity
+  std::optional<StateField> held_numbers_, held_vectors_;
 };
 
 }  // namespace mneme

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/held_steps.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/kernels/neural_memory_problem.h"
 #include "tests/support/backends.h"
@@ -69,7 +70,12 @@ std::vector<NeuralLayer> NeuralLayers() {
 struct NeuralStepResult {
   bool fused = false;
   std::vector<double> out, states, windows;
+  std::vector<double> gated;  // RmsNorm of the answer times its gate's silu, where that was done
 };
+
+// How a layer's token is computed: operation by operation, as NeuralMemoryStep, or as HeldMemory
+// with an output.
+enum class Way : uint8_t { kParts, kStep, kHeld };
 
 class NeuralStepProblem {
  public:
@@ -91,6 +97,8 @@ class NeuralStepProblem {
     for (std::vector<double>* logits : {&memory_.rate, &memory_.momentum, &memory_.keep}) {
       *logits = random.NormalValues(static_cast<int64_t>(logits->size()));
     }
+    gate_ = random.NormalValues(int64_t{Entries(memory_.segments)} * width);
+    norm_ = random.NormalValues(layer.memory.dim);
     a_log_ = random.NormalValues(heads);
     dt_bias_ = random.NormalValues(heads);
     for (int i = 0; i < 2 * (layer.memory.dim / 2); ++i) {
@@ -99,7 +107,7 @@ class NeuralStepProblem {
     }
   }
 
-  NeuralStepResult Run(Backend& backend, bool fuse) const {
+  NeuralStepResult Run(Backend& backend, Way way) const {
     Workbench bench(backend);
     const MemoryProblem::Loaded loaded = memory_.Load(bench);
     NeuralMemoryArgs args = loaded.args;
@@ -160,7 +168,11 @@ class NeuralStepProblem {
     }
 
     NeuralStepResult result;
-    result.fused = fuse && bench.kernels().NeuralMemoryStep({.streams = streams, .memory = args});
+    if (way == Way::kStep) {
+      result.fused = bench.kernels().NeuralMemoryStep({.streams = streams, .memory = args});
+    } else if (way == Way::kHeld) {
+      result.fused = RunHeld(bench, streams, args, result);
+    }
     if (!result.fused) Compose(bench.kernels(), streams, args);
     const MemoryProblem::Trained trained = memory_.Results(bench, loaded);
     result.out = trained.out;
@@ -176,8 +188,79 @@ class NeuralStepProblem {
     return result;
   }
 
+  // What `gated` is to be, in float64.
+  std::vector<double> Gated(const std::vector<double>& out) const {
+    const int width = Width(), dim = layer_.memory.dim;
+    std::vector<double> gated;
+    for (size_t row = 0, entry = 0; entry < memory_.segments.size(); ++entry) {
+      if (!memory_.segments[entry].active()) continue;
+      const size_t place = static_cast<size_t>(Offsets(memory_.segments)[entry]) * width;
+      for (int first = 0; first < width; first += dim) {
+        double squares = 0;
+        std::vector<double> values;
+        for (int i = first; i < first + dim; ++i) {
+          const double g = gate_[place + i];
+          values.push_back(out[row * width + i] * g / (1 + std::exp(-g)));
+          squares += values.back() * values.back();
+        }
+        for (int i = 0; i < dim; ++i) {
+          gated.push_back(values[i] / std::sqrt(squares / dim + kEps) * norm_[i]);
+        }
+      }
+      ++row;
+    }
+    return gated;
+  }
+
  private:
+  static constexpr float kEps = 1e-6f;
   int Width() const { return layer_.memory.heads * layer_.memory.dim; }
+
+  // One step with room for three, which is held back unless its session is fresh; then it is
+  // settled.
+  bool RunHeld(Workbench& bench, const std::vector<MemoryStream>& streams,
+               const NeuralMemoryArgs& args, NeuralStepResult& result) const {
+    HeldMemorySteps* const steps = HeldMemoryStepsOf(bench.kernels());
+    const int heads = layer_.memory.heads, dim = layer_.memory.dim, hidden = layer_.memory.hidden;
+    if (steps == nullptr || !HoldsBack(args, layer_.memory.orders, dim)) return false;
+    constexpr int kCapacity = 3;
+    SlabPool numbers(bench, MemoryProblem::kSlots, 1, heads * HeldNumbers(kCapacity), DType::kF32);
+    SlabPool vectors(bench, MemoryProblem::kSlots, 1, heads * kCapacity * HeldVectors(dim, hidden),
+                     DType::kF32);
+    std::vector<int> slots;
+    for (const SegmentSpec& s : memory_.segments) {
+      if (!s.active()) continue;
+      slots.push_back(s.slot);
+      if (s.fresh) continue;
+      numbers.Write(s.slot, 0,
+                    std::vector<double>(static_cast<size_t>(heads * HeldNumbers(kCapacity)), 0));
+    }
+    const HeldSteps held = {
+        .capacity = kCapacity, .numbers = numbers.view(), .vectors = vectors.view()};
+    const Shape rows{args.q.shape[0] * heads, dim};
+    const TensorView gate = bench.Activations(gate_, rows), y = bench.NewActivations(rows);
+    const TensorView scratch = bench.NewActivations(rows);
+    TensorView out = args.out;
+    out.shape = rows;
+    const NeuralMemoryOutputArgs output = {
+        .surprise = {},
+        .gate = {.x = gate, .activation = Activation::kSilu, .y = scratch},
+        .product = {.a = out, .b = scratch, .y = scratch},
+        .norm =
+            RmsNormArgs{.x = scratch, .weight = bench.Floats(norm_, {dim}), .eps = kEps, .y = y}};
+    const HeldMemoryArgs all = {
+        .streams = streams, .memory = args, .held = held, .output = &output, .always_holds = true};
+    if (steps->HeldMemory(all) != HeldMemoryDone::kAll) return false;
+    steps->SettleNetwork({.slots = bench.Ints(slots),
+                          .heads = heads,
+                          .dim = dim,
+                          .hidden = hidden,
+                          .weights = args.weights,
+                          .momenta = args.momenta,
+                          .held = held});
+    result.gated = memory_.ActiveRows(bench, y, Width());
+    return true;
+  }
 
   static void Compose(Kernels& kernels, const std::vector<MemoryStream>& streams,
                       const NeuralMemoryArgs& args) {
@@ -194,7 +277,7 @@ class NeuralStepProblem {
   const NeuralLayer layer_;
   MemoryProblem memory_;
   std::vector<double> filters_[3], biases_[3], windows_[3];
-  std::vector<double> a_log_, dt_bias_, frequencies_;
+  std::vector<double> a_log_, dt_bias_, frequencies_, gate_, norm_;
 };
 
 class CudaNeuralMemoryStepTest : public testing::Test {
@@ -216,17 +299,50 @@ TEST_F(CudaNeuralMemoryStepTest, AgreesWithItsPartsAndWithFloat64) {
       ++seed;
       SCOPED_TRACE(std::string(layer.memory.name) + ", seed " + std::to_string(seed));
       const NeuralStepProblem p(seed, layer);
-      const NeuralStepResult got = p.Run(*backend, true), parts = p.Run(*backend, false);
+      const NeuralStepResult got = p.Run(*backend, Way::kStep),
+                             parts = p.Run(*backend, Way::kParts);
       EXPECT_TRUE(got.fused);
       EXPECT_THAT(got.windows, HasSameBits(parts.windows));
-      const NeuralStepResult exact = p.Run(*reference, false);
+      const NeuralStepResult exact = p.Run(*reference, Way::kParts);
       for (const NeuralStepResult& want : {parts, exact}) {
         EXPECT_LE(RelativeError(got.out, want.out), kNeuralStepBound);
         EXPECT_LE(RelativeError(got.states, want.states), kNeuralStepBound);
       }
-      const NeuralStepResult again = p.Run(*backend, true);
+      const NeuralStepResult again = p.Run(*backend, Way::kStep);
       EXPECT_THAT(again.out, HasSameBits(got.out));
       EXPECT_THAT(again.states, HasSameBits(got.states));
+    }
+  }
+}
+
+TEST_F(CudaNeuralMemoryStepTest, LayersThatHoldStepsBackAgreeToo) {
+  const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
+  const std::unique_ptr<Backend> reference = MakeReferenceBackend({});
+  NeuralLayer plain = NeuralLayers()[0];
+  NeuralLayer other = plain;
+  other.memory.name = "other inputs, gates and norms";
+  other.memory.dim = 96;
+  other.memory.hidden = 384;
+  other.memory.norm = MemoryRule::Norm::kLayer;
+  other.memory.trains_gain = true;
+  other.conv_bias = true;
+  other.silu = false;
+  other.l2_norm = false;
+  other.exponential = true;
+  uint64_t seed = 2900;
+  for (const NeuralLayer& layer : {plain, other}) {
+    for (int round = 0; round < 3; ++round) {
+      ++seed;
+      SCOPED_TRACE(std::string(layer.memory.name) + ", seed " + std::to_string(seed));
+      const NeuralStepProblem p(seed, layer);
+      const NeuralStepResult got = p.Run(*backend, Way::kHeld);
+      EXPECT_TRUE(got.fused);
+      const NeuralStepResult parts = p.Run(*backend, Way::kParts);
+      const NeuralStepResult exact = p.Run(*reference, Way::kParts);
+      EXPECT_THAT(got.windows, HasSameBits(parts.windows));
+      EXPECT_LE(RelativeError(got.out, exact.out), kNeuralStepBound);
+      EXPECT_LE(RelativeError(got.states, exact.states), kNeuralStepBound);
+      EXPECT_LE(RelativeError(got.gated, p.Gated(exact.out)), kNeuralStepBound);
     }
   }
 }
@@ -235,10 +351,10 @@ TEST_F(CudaNeuralMemoryStepTest, LeavesWhatItCannotTakeToItsParts) {
   const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
   NeuralLayer layer = NeuralLayers()[0];
   layer.conv_width = 5;
-  EXPECT_FALSE(NeuralStepProblem(1, layer).Run(*backend, true).fused);
+  EXPECT_FALSE(NeuralStepProblem(1, layer).Run(*backend, Way::kStep).fused);
   layer = NeuralLayers()[0];
   layer.memory.heads = 3;  // gates by fours
-  EXPECT_FALSE(NeuralStepProblem(2, layer).Run(*backend, true).fused);
+  EXPECT_FALSE(NeuralStepProblem(2, layer).Run(*backend, Way::kStep).fused);
 }
 
 struct OutputResult {

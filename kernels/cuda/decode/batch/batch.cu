@@ -7,6 +7,8 @@
 #include "kernels/cuda/common/scratch_layout.h"
 #include "kernels/cuda/decode/batch/batch.h"
 #include "kernels/cuda/decode/decode.h"
+#include "kernels/cuda/linear/few_rows.h"
+#include "kernels/cuda/linear/gated_row.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 
 namespace mneme::cuda::decode::batch {
@@ -314,10 +316,41 @@ bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& step) {
   return true;
 }
 
+// One row: no tiles, and weights of both kernels are on their way before what they wait for.
+bool OneRow(Device& device, const FeedForwardStepArgs& step) {
+  const GatedFeedForward& args = step.network;
+  const int64_t mlp_dim = args.gate.out_features;
+  const auto takes = [](const PackedMatrix& matrix) {
+    return matrix.dtype == DType::kBF16 && matrix.in_features % 8 == 0 && IsAligned(matrix);
+  };
+  if (!takes(args.gate) || !takes(args.up) || !takes(args.down) ||
+      !AreAligned(step.hidden, args.norm)) {
+    return false;
+  }
+  auto* const inner = static_cast<float*>(device.StepMemory(4 * mlp_dim));
+  if (inner == nullptr) return true;  // the error is on record
+  if (!linear::LaunchGatedRow(device, {.hidden = step.hidden.as<const float>(),
+                                       .norm = args.norm.as<const float>(),
+                                       .eps = args.norm_eps,
+                                       .gate = args.gate,
+                                       .up = args.up,
+                                       .y = inner})) {
+    return false;
+  }
+  const LinearArgs down = {.x = {inner, DType::kF32, {1, mlp_dim}},
+                           .weights = {&args.down, 1},
+                           .y = step.hidden,
+                           .accumulate = true};
+  const LinearArgs* const products[] = {&down};
+  linear::LinearFewRows(device, products, DType::kBF16, /*aligned=*/true, {});
+  return true;
+}
+
 bool FeedForwardStep(Device& device, const FeedForwardStepArgs& step) {
   const GatedFeedForward& args = step.network;
   const int64_t rows = step.hidden.shape[0], model_dim = step.hidden.shape[1];
   const int64_t mlp_dim = args.gate.out_features;
+  if (rows == 1 && OneRow(device, step)) return true;
   if (!Supports(device, step.hidden) || mlp_dim % 64 != 0 || !Supports(args.gate) ||
       !Supports(args.up) || !Supports(args.down)) {
     return false;

@@ -74,7 +74,8 @@ struct Params {
   // The logit of each head's gate, and what the answer times that becomes; or none.
   const float* answer_gate;
   ReadOutput gated;
-  // Segments of tokens that end no step, in sessions that have begun, are left to others.
+  // Segments of tokens that end no step, in sessions that have begun, are left to others; of steps
+  // of one token, segments of one.
   bool only_steps;
   Copy weights, momenta, anchors;
   StateView pending_k, pending_v, pending_rate;
