@@ -2,6 +2,7 @@
 // whatever else is computed with it.
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -244,6 +245,19 @@ TEST_P(LinearTest, ManyRowsStayWithinTheirBounds) {
             << c.in_features << " " << Name(dtype) << ", compute " << Name(compute);
       }
     }
+  }
+}
+
+// Steps of so many rows and outputs that a GPU takes them in many tiles of few rows, and of more.
+TEST_P(LinearTest, WideOutputsStayWithinTheirBounds) {
+  const std::unique_ptr<Backend> backend = GetParam().Make(2, DType::kBF16);
+  constexpr int kInFeatures = 264;
+  uint64_t seed = 280;
+  for (const auto& [rows, out_features] : {std::pair{100, 1540}, {200, 2564}}) {
+    const LinearProblem p(++seed, rows, kInFeatures, out_features, DType::kBF16);
+    EXPECT_THAT(p.Run(*backend),
+                IsWithin(p.Bound(RelativeBound(DType::kBF16, kInFeatures)), p.Run(*reference_)))
+        << "seed " << seed << ", " << rows << " rows, " << out_features << " outputs";
   }
 }
 

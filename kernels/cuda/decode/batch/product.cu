@@ -341,18 +341,31 @@ void Launch(Device& device, ManyProducts& p) {
                     S::kThreads, S::kSharedBytes, cluster, p, cluster);
 }
 
+// Tiles of 128 output features and so many entries; 0 if some entries are not known yet.
+int TilesOf(const ManyProducts& p, int entries) {
+  constexpr int kOutputs = 128;
+  int tiles = 0;
+  for (int i = 0; i < p.count; ++i) {
+    if (p.products[i].routed > 0 || p.pairs_of[i]) return 0;
+    tiles += (p.products[i].out_features + kOutputs - 1) / kOutputs;
+  }
+  return tiles * ((p.rows + entries - 1) / entries);
+}
+
 // Whether large tiles would leave three of four multiprocessors without any, or, of many rows,
 // half.
 bool HasFewTiles(const Device& device, const ManyProducts& p) {
-  constexpr int kEntries = 96, kOutputs = 128, kCluster = 2;
-  int tiles = 0;
-  for (int i = 0; i < p.count; ++i) {
-    if (p.products[i].routed > 0 || p.pairs_of[i]) return false;
-    tiles += (p.products[i].out_features + kOutputs - 1) / kOutputs;
-  }
+  constexpr int kEntries = 96, kCluster = 2;
+  const int tiles = TilesOf(p, kEntries);
   const int least = p.rows > 128 ? 2 : 4;  // blocks for which there would be room
-  return tiles * ((p.rows + kEntries - 1) / kEntries) * kCluster * least <=
-         device.multiprocessors();
+  return tiles > 0 && tiles * kCluster * least <= device.multiprocessors();
+}
+
+// Whether clusters of two blocks for each tile of so many entries run all at a time, two blocks to
+// a multiprocessor.
+bool RunAtOnce(const Device& device, const ManyProducts& p, int entries) {
+  const int tiles = TilesOf(p, entries);
+  return tiles > 0 && tiles <= device.multiprocessors();
 }
 
 }  // namespace
@@ -366,6 +379,13 @@ void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epil
       if (rows <= 16) return Launch<16, 7, ManyEpilogue::kStore>(device, products);
       if (rows <= 48 || HasFewTiles(device, products)) {
         return Launch<32, 4, ManyEpilogue::kStore>(device, products);
+      }
+      // As many blocks as run at a time beat larger ones that share more of what they fetch.
+      if (rows <= 256 && RunAtOnce(device, products, 32)) {
+        return Launch<32, 4, ManyEpilogue::kStore, 2>(device, products);
+      }
+      if (rows <= 256 && RunAtOnce(device, products, 64)) {
+        return Launch<64, 4, ManyEpilogue::kStore, 2>(device, products);
       }
       if (rows < 96) return Launch<80, 4, ManyEpilogue::kStore>(device, products);
       // 256 rows in mom-340m make three tiles of all and two of each memory's: all run at a time.
