@@ -45,18 +45,30 @@ __device__ inline void Put(float (&to)[4], const float4& from) {
   to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w;
 }
 
+struct OwnSegment {
+  int slot, memory, fresh;
+};
+
 // The segment of an entry, where all of them have one entry or none. Mostly its number is the
-// entry's, which makes one latency of two.
-__device__ inline Segment SegmentOfEntry(const SegmentArrays& segments, int entry) {
+// entry's, which makes one latency of two. Past the cache of the multiprocessor, which may hold an
+// earlier step's.
+__device__ inline OwnSegment SegmentOfEntry(const SegmentArrays& segments, int entry) {
+  const auto offset = [&](int s) { return __ldcg(segments.offsets + s); };
+  const auto load = [&](int s) -> OwnSegment {
+    return {.slot = __ldcg(segments.slots + s),
+            .memory = __ldcg(segments.memories + s),
+            .fresh = __ldcg(segments.fresh + s)};
+  };
   if (entry < segments.count) {
-    const Segment guess(segments, entry);
-    if (guess.first == entry && guess.end == entry + 1) return guess;
+    const int first = offset(entry), end = offset(entry + 1);
+    const OwnSegment guess = load(entry);
+    if (first == entry && end == entry + 1) return guess;
   }
-  return Segment(segments, SegmentOf(segments, entry));
+  return load(LastSegment(segments, [&](int s) { return offset(s) <= entry; }));
 }
 
-// Weights of the first access are on their way while the kernel ahead still runs, and what the
-// token before left while the sums of the norm are made.
+// All but the entry itself is on its way while the kernel ahead still runs: weights, and what the
+// token before left. Segments are those of IndexRows, known before a step's first layer begins.
 template <typename Y>
 __global__ void __launch_bounds__(kThreads)
     NormAndShiftKernel(const __grid_constant__ Problem p, Y* y) {
@@ -65,24 +77,29 @@ __global__ void __launch_bounds__(kThreads)
   const auto channel = [](int n) { return (n * kThreads + static_cast<int>(threadIdx.x)) * 4; };
   Weights ahead;
   if (channel(0) < p.dim) ahead = Weights(p, channel(0));
-  WaitForPreviousKernel();
   const int entry = static_cast<int>(blockIdx.x);
   float x[kHeld][4], step[kHeld][4];
+  OwnSegment segment = {.slot = -1, .memory = 0, .fresh = 0};
+  if (entry < __ldcg(p.segments.offsets + p.segments.count)) {
+    segment = SegmentOfEntry(p.segments, entry);
+  }
+  if (segment.slot < 0) {
+    WaitForPreviousKernel();
+    return;
+  }
+  float* const last = MemoryAt<float>(p.last, segment.slot, segment.memory);
 #pragma unroll
   for (int n = 0; n < kHeld; ++n) {
     const int i = channel(n);
-    Put(x[n], i < p.dim ? LoadFour(p.x + int64_t{entry} * p.dim + i) : float4{});
+    Put(step[n], i < p.dim && segment.fresh == 0 ? __ldcg(reinterpret_cast<const float4*>(last + i))
+                                                 : float4{});
   }
-  const int entries = p.segments.offsets[p.segments.count];
-  if (entry >= entries) return;
-  const Segment segment = SegmentOfEntry(p.segments, entry);
-  if (segment.slot < 0) return;
-  float* const last = MemoryAt<float>(p.last, segment.slot, segment.memory);
+  WaitForPreviousKernel();
   float sum = 0;
 #pragma unroll
   for (int n = 0; n < kHeld; ++n) {
     const int i = channel(n);
-    Put(step[n], i < p.dim && segment.fresh == 0 ? LoadFour(last + i) : float4{});
+    Put(x[n], i < p.dim ? LoadFour(p.x + int64_t{entry} * p.dim + i) : float4{});
 #pragma unroll
     for (float value : x[n]) sum += value;
   }

@@ -131,7 +131,7 @@ bool Convolve(Device& device, std::span<const ShortConvArgs> convolutions,
   }
   bool launched = false;
   if (!streams.empty() &&
-      !matrix_memory::LaunchStreams(device, streams, segments, &launched)) {
+      !matrix_memory::LaunchStreams(device, streams, segments, &launched, /*known=*/true)) {
     matrix_memory::ShortConv(device, convolutions);
   }
   return launched;
