@@ -12,8 +12,8 @@ namespace mneme {
 constexpr int kHeldWrites = 8;
 
 // Whether memories under a rule do: matrices of f32, [heads, value_dim, key_dim]. Tensors have as
-// many heads, but for keys and queries of decays of heads, which heads may share; what is pending
-// has a key for each head. Their terms are
+// many heads, but for keys and queries of decays of heads, which heads may share; they then share
+// the pending keys, too. Their terms are
 //
 //   S = S_0 diag(E_0) + sum_{j <= n} u_j (E_j k_j)^T     E_j = exp( the log decays after write j )
 //

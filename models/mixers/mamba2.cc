@@ -61,7 +61,7 @@ class Mamba2 final : public SequenceMixer {
     MNEME_ASSIGN_OR_RETURN(mixer->skip_, TakeSkip(builder, config));
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.head_dim, config.states);
     mixer->pending_.Add(builder, mixer->memory_,
-                        {.heads = config.heads,
+                        {.heads = config.groups,
                          .key_dim = config.states,
                          .value_heads = config.heads,
                          .value_dim = config.head_dim});

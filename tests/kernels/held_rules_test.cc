@@ -40,14 +40,14 @@ std::vector<HeldCase> Cases() {
     return MatrixRule{.decay = decay, .correction = correction};
   };
   return {{"kda", rule(Decay::kKey, Correction::kDelta), 4, 128, 128, 44},
-          {"gla", rule(Decay::kKey, Correction::kNone), 3, 128, 200, 40},
+          {"gla", rule(Decay::kKey, Correction::kNone), 3, 128, 200, 50},
           {"gla, keys of 64", rule(Decay::kKey, Correction::kNone), 4, 64, 324, 36},
-          {"kda, keys of 256", rule(Decay::kKey, Correction::kDelta), 2, 256, 260, 24},
+          {"kda, keys of 256", rule(Decay::kKey, Correction::kDelta), 2, 256, 260, 30},
           {"delta_net", rule(Decay::kNone, Correction::kDelta), 4, 128, 128, 44, 16},
           {"delta_net, keys of 64", rule(Decay::kNone, Correction::kDelta), 4, 64, 256, 44, 16},
           {"linear_attn", rule(Decay::kNone, Correction::kNone), 2, 256, 256, 24},
           {"mamba2", rule(Decay::kHead, Correction::kNone), 8, 128, 64, 40, kHeldWrites, 2},
-          {"retnet", rule(Decay::kConstant, Correction::kNone), 2, 256, 512, 14}};
+          {"retnet", rule(Decay::kConstant, Correction::kNone), 2, 256, 512, 20}};
 }
 
 // The memories of some sessions, on a backend and in float64.
@@ -65,9 +65,9 @@ class HeldMemories {
         states_(bench_, held.slots, kMemories, StateElements(), DType::kF32),
         phase_(bench_, held.slots, 1, 1, DType::kI32),
         range_(bench_, held.slots, kMemories, 2, DType::kI32),
-        keys_(NewPending(held.key_dim)),
-        updates_(NewPending(held.value_dim)),
-        decays_(NewPending(decay_width_)),
+        keys_(NewPending(held.key_heads(), held.key_dim)),
+        updates_(NewPending(held.heads, held.value_dim)),
+        decays_(NewPending(held.heads, decay_width_)),
         rows_(static_cast<size_t>(held.slots) * kMemories) {
     for (int slot = 0; slot < held.slots; ++slot) {
       const int32_t phase = 5 * slot % (capacity_ + 1);
@@ -175,7 +175,7 @@ class HeldMemories {
     bench_.kernels().SettleMemories({.slots = bench_.Ints(slots),
                                      .memories = kMemories,
                                      .written = written_.view(),
-                                     .heads = held_.heads,
+                                     .heads = held_.key_heads(),
                                      .key_dim = held_.key_dim,
                                      .value_heads = held_.heads,
                                      .value_dim = held_.value_dim,
@@ -203,8 +203,8 @@ class HeldMemories {
   static constexpr double kBound = 1e-5;
 
   int64_t StateElements() const { return int64_t{held_.heads} * held_.value_dim * held_.key_dim; }
-  SlabPool NewPending(int width) {
-    return SlabPool(bench_, held_.slots, kMemories, int64_t{capacity_} * held_.heads * width,
+  SlabPool NewPending(int heads, int width) {
+    return SlabPool(bench_, held_.slots, kMemories, int64_t{capacity_} * heads * width,
                     DType::kF32);
   }
   PendingWrites Pending() {

@@ -28,6 +28,8 @@ __global__ void CopyRows(const T* table, const int32_t* indices, int dim, float*
   }
 }
 
+// Not launched to overlap: a step's layers, behind its embedding, find all that its row index says
+// before their own wait.
 template <typename T>
 void LaunchCopyRows(Device& device, const TensorView& table, const TensorView& indices,
                     const TensorView& y, const char* what) {

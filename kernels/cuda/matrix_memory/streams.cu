@@ -49,6 +49,7 @@ struct Stream {
 struct Streams {
   Stream list[kMaxStreams];
   int count, units;  // units: warps of an entry
+  bool known;        // as LaunchStreams() has it
   SegmentArrays segments;
 };
 
@@ -98,22 +99,57 @@ struct Filters {
   }
 };
 
+struct StreamSegment {
+  int first, end, slot, memory, fresh;
+};
+__device__ inline StreamSegment LoadSegment(const SegmentArrays& p, int s) {
+  return {.first = __ldcg(p.offsets + s),
+          .end = __ldcg(p.offsets + s + 1),
+          .slot = __ldcg(p.slots + s),
+          .memory = __ldcg(p.memories + s),
+          .fresh = __ldcg(p.fresh + s)};
+}
+
+// Four channels of the tokens before, as a window has them. Past the cache of the multiprocessor,
+// which may hold an earlier step's.
+struct Past {
+  float4 x[kWidth - 1];
+
+  __device__ Past() = default;
+  __device__ Past(const Stream& s, const StreamSegment& segment, int channel) {
+    const void* const window = s.window.At<const void>(segment.slot, segment.memory);
+    const int missing = kWidth - s.width;
+#pragma unroll
+    for (int j = 0; j < kWidth - 1; ++j) {
+      x[j] = {};
+      if (j < missing || segment.fresh != 0) continue;
+      const int64_t at = int64_t{j - missing} * s.channels + channel;
+      if (s.rounded_window) {
+        union {
+          uint2 bits;
+          __nv_bfloat16 values[4];
+        } four;
+        four.bits =
+            __ldcg(reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(window) + at));
+        x[j] = {ToFloat(four.values[0]), ToFloat(four.values[1]), ToFloat(four.values[2]),
+                ToFloat(four.values[3])};
+      } else {
+        x[j] = __ldcg(reinterpret_cast<const float4*>(static_cast<const float*>(window) + at));
+      }
+    }
+  }
+};
+
 // The convolution of four channels of a token, whose window takes it in.
-__device__ inline float4 Convolve(const Stream& s, const Filters& filters, const Segment& segment,
-                                  int channel, float4 x) {
+__device__ inline float4 Convolve(const Stream& s, const Filters& filters,
+                                  const StreamSegment& segment, int channel, const Past& before,
+                                  float4 x) {
   if (s.rounded_window) {
     ForEach(x, [](float value) { return ToFloat(FromFloat<__nv_bfloat16>(value)); });
   }
   void* const window = s.window.At<void>(segment.slot, segment.memory);
   const int missing = kWidth - s.width;
-  float4 past[kWidth - 1];
-#pragma unroll
-  for (int j = 0; j < kWidth - 1; ++j) {
-    past[j] = {};
-    if (j >= missing && segment.fresh == 0) {
-      past[j] = LoadEither(s.rounded_window, window, int64_t{j - missing} * s.channels + channel);
-    }
-  }
+  const float4(&past)[kWidth - 1] = before.x;
   const auto keep = [&](int j, const float4& value) {  // as place j
     if (j < missing) return;
     const int64_t at = int64_t{j - missing} * s.channels + channel;
@@ -260,12 +296,25 @@ __global__ void __launch_bounds__(kThreads) StreamsKernel(const __grid_constant_
       for (int k = 0; k < 4; ++k) gates[c][k] = GateWeights(s.gate, first + i + k);
     }
   }
+  StreamSegment segment = {};
+  Past past[kSpans];
+  bool active = false;
+  const auto enter = [&] {
+    LetNextKernelStart();  // the rule, which comes next, reads its state ahead
+    if (number >= p.segments.count) return;
+    segment = LoadSegment(p.segments, number);
+    active = segment.slot >= 0 && segment.end != segment.first;
+    if (!active || s.conv == nullptr) return;
+#pragma unroll
+    for (int c = 0; c < kSpans; ++c) {
+      const int i = c * kLaneSpan + 4 * lane;
+      if (i < s.dim) past[c] = Past(s, segment, first + i);
+    }
+  };
+  if (p.known) enter();
   WaitForPreviousKernel();
-  // After the wait: the rule, which comes next, reads its state ahead.
-  LetNextKernelStart();
-  if (number >= p.segments.count) return;
-  const Segment segment(p.segments, number);
-  if (segment.slot < 0 || segment.end == segment.first) return;
+  if (!p.known) enter();
+  if (!active) return;
   const int64_t entry = segment.first;
   const int64_t row = s.entry_rows != nullptr ? s.entry_rows[entry] : entry;
 
@@ -280,7 +329,7 @@ __global__ void __launch_bounds__(kThreads) StreamsKernel(const __grid_constant_
   for (int c = 0; c < kSpans; ++c) {
     const int i = c * kLaneSpan + 4 * lane;
     if (i >= s.dim) continue;
-    if (s.conv != nullptr) v[c] = Convolve(s, filters[c], segment, first + i, v[c]);
+    if (s.conv != nullptr) v[c] = Convolve(s, filters[c], segment, first + i, past[c], v[c]);
     ForEach(v[c], [&](float value) { return s.activation_scale * Activated(s.activation, value); });
   }
   FinishHead(s, entry, first, gates, turned[threadIdx.x / kWarp], v);
@@ -380,7 +429,7 @@ bool MakeStream(const MemoryStream& stream, Stream& s) {
 }  // namespace
 
 bool LaunchStreams(Device& device, std::span<const MemoryStream> streams, const Segments& segments,
-                   bool* launched) {
+                   bool* launched, bool known) {
   Streams p = {};
   if (segments.longest != 1 || streams.size() > kMaxStreams) return false;
   int dim = 0;
@@ -392,6 +441,7 @@ bool LaunchStreams(Device& device, std::span<const MemoryStream> streams, const 
     dim = std::max(dim, s.dim);
   }
   p.segments = ArraysOf(segments);
+  p.known = known;
   const int64_t warps = int64_t{p.segments.count} * p.units;
   *launched = warps > 0;
   if (warps > 0) {

@@ -13,6 +13,7 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kHeld = 4;  // accesses of a thread
 constexpr int kMostDim = 4 * kHeld * kThreads;
+constexpr int kAheadMixes = 6;  // whose weights come with the norm's
 
 struct Problem {
   const float *x, *weight, *bias, *mix;
@@ -25,29 +26,80 @@ struct Problem {
   bool advance;
 };
 
+// What a thread needs of weights for one of its accesses.
+struct Weights {
+  float4 norm, bias, mixes[kAheadMixes];
+
+  __device__ Weights(const Problem& p, int channel) {
+    norm = LoadFour(p.weight + channel);
+    bias = p.bias != nullptr ? LoadFour(p.bias + channel) : float4{};
+#pragma unroll
+    for (int m = 0; m < kAheadMixes; ++m) {
+      mixes[m] = m < p.mixes ? LoadFour(p.mix + int64_t{m} * p.dim + channel) : float4{};
+    }
+  }
+  __device__ Weights() = default;
+};
+
+__device__ inline void Put(float (&to)[4], const float4& from) {
+  to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w;
+}
+
+struct OwnSegment {
+  int slot, memory, fresh;
+};
+
+// The segment of an entry, where all of them have one entry or none. Mostly its number is the
+// entry's, which makes one latency of two. Past the cache of the multiprocessor, which may hold an
+// earlier step's.
+__device__ inline OwnSegment SegmentOfEntry(const SegmentArrays& segments, int entry) {
+  const auto offset = [&](int s) { return __ldcg(segments.offsets + s); };
+  const auto load = [&](int s) -> OwnSegment {
+    return {.slot = __ldcg(segments.slots + s),
+            .memory = __ldcg(segments.memories + s),
+            .fresh = __ldcg(segments.fresh + s)};
+  };
+  if (entry < segments.count) {
+    const int first = offset(entry), end = offset(entry + 1);
+    const OwnSegment guess = load(entry);
+    if (first == entry && end == entry + 1) return guess;
+  }
+  return load(LastSegment(segments, [&](int s) { return offset(s) <= entry; }));
+}
+
+// All but the entry itself is on its way while the kernel ahead still runs: weights, and what the
+// token before left. Segments are those of IndexRows, known before a step's first layer begins.
 template <typename Y>
 __global__ void __launch_bounds__(kThreads)
     NormAndShiftKernel(const __grid_constant__ Problem p, Y* y) {
   __shared__ float sums[2][kWarps];
   LetNextKernelStart();
-  WaitForPreviousKernel();
-  const int entry = static_cast<int>(blockIdx.x);
-  if (entry >= p.segments.offsets[p.segments.count]) return;
-  const Segment segment(p.segments, SegmentOf(p.segments, entry));
-  if (segment.slot < 0) return;
-  float* const last = MemoryAt<float>(p.last, segment.slot, segment.memory);
   const auto channel = [](int n) { return (n * kThreads + static_cast<int>(threadIdx.x)) * 4; };
+  Weights ahead;
+  if (channel(0) < p.dim) ahead = Weights(p, channel(0));
+  const int entry = static_cast<int>(blockIdx.x);
   float x[kHeld][4], step[kHeld][4];
-  const auto put = [](float(&to)[4], float4 from) {
-    to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w;
-  };
+  OwnSegment segment = {.slot = -1, .memory = 0, .fresh = 0};
+  if (entry < __ldcg(p.segments.offsets + p.segments.count)) {
+    segment = SegmentOfEntry(p.segments, entry);
+  }
+  if (segment.slot < 0) {
+    WaitForPreviousKernel();
+    return;
+  }
+  float* const last = MemoryAt<float>(p.last, segment.slot, segment.memory);
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int i = channel(n);
+    Put(step[n], i < p.dim && segment.fresh == 0 ? __ldcg(reinterpret_cast<const float4*>(last + i))
+                                                 : float4{});
+  }
+  WaitForPreviousKernel();
   float sum = 0;
 #pragma unroll
   for (int n = 0; n < kHeld; ++n) {
     const int i = channel(n);
-    const bool inside = i < p.dim;
-    put(x[n], inside ? LoadFour(p.x + int64_t{entry} * p.dim + i) : float4{});
-    put(step[n], inside && segment.fresh == 0 ? LoadFour(last + i) : float4{});
+    Put(x[n], i < p.dim ? LoadFour(p.x + int64_t{entry} * p.dim + i) : float4{});
 #pragma unroll
     for (float value : x[n]) sum += value;
   }
@@ -67,9 +119,10 @@ __global__ void __launch_bounds__(kThreads)
   for (int n = 0; n < kHeld; ++n) {
     const int i = channel(n);
     if (i >= p.dim) break;
+    if (n > 0) ahead = Weights(p, i);
     float weight[4], bias[4];
-    put(weight, LoadFour(p.weight + i));
-    put(bias, p.bias != nullptr ? LoadFour(p.bias + i) : float4{});
+    Put(weight, ahead.norm);
+    Put(bias, ahead.bias);
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       x[n][c] = x[n][c] * factor * weight[c] + bias[c];
@@ -78,12 +131,19 @@ __global__ void __launch_bounds__(kThreads)
     const float4 normed = {x[n][0], x[n][1], x[n][2], x[n][3]};
     if (p.normed != nullptr) SaveFour(p.normed + int64_t{entry} * p.dim + i, normed);
     if (p.advance) SaveFour(last + i, normed);
-    for (int m = 0; m < p.mixes; ++m) {
+    const auto mix = [&](int m, const float4& shares) {
       float share[4];
-      put(share, LoadFour(p.mix + int64_t{m} * p.dim + i));
+      Put(share, shares);
 #pragma unroll
       for (int c = 0; c < 4; ++c) share[c] = fmaf(share[c], step[n][c], x[n][c]);
       SaveFour(y + (m * p.entries + entry) * p.dim + i, {share[0], share[1], share[2], share[3]});
+    };
+#pragma unroll
+    for (int m = 0; m < kAheadMixes; ++m) {
+      if (m < p.mixes) mix(m, ahead.mixes[m]);
+    }
+    for (int m = kAheadMixes; m < p.mixes; ++m) {
+      mix(m, LoadFour(p.mix + int64_t{m} * p.dim + i));
     }
   }
 }

@@ -29,10 +29,19 @@ __global__ void __launch_bounds__(kThreads)
     OutputKernel(const __grid_constant__ OutputProblem p, Y* y) {
   __shared__ float sums[kWarps];
   LetNextKernelStart();
-  WaitForPreviousKernel();
   const int group = static_cast<int>(blockIdx.x) % p.groups;
   const int64_t first = int64_t{blockIdx.x} * p.dim;
   const auto channel = [](int n) { return (n * kThreads + static_cast<int>(threadIdx.x)) * 4; };
+  // Weights are on their way while the kernel ahead still runs.
+  float4 skip[kHeld], weight[kHeld];
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int i = channel(n);
+    if (i >= p.dim) break;
+    skip[n] = LoadFour(p.skip + group * p.dim + i);
+    weight[n] = LoadFour(p.weight + (p.weight_of_group ? group * p.dim : 0) + i);
+  }
+  WaitForPreviousKernel();
   float4 x[kHeld];
   float squares = 0;
 #pragma unroll
@@ -42,9 +51,8 @@ __global__ void __launch_bounds__(kThreads)
     if (i >= p.dim) continue;
     const float4 read = LoadFour(p.read + first + i), u = LoadFour(p.u + first + i);
     const float4 gate = LoadFour(p.gate + first + i);
-    const float4 skip = LoadFour(p.skip + group * p.dim + i);
-    x[n] = {GatedSum(read.x, skip.x, u.x, gate.x), GatedSum(read.y, skip.y, u.y, gate.y),
-            GatedSum(read.z, skip.z, u.z, gate.z), GatedSum(read.w, skip.w, u.w, gate.w)};
+    x[n] = {GatedSum(read.x, skip[n].x, u.x, gate.x), GatedSum(read.y, skip[n].y, u.y, gate.y),
+            GatedSum(read.z, skip[n].z, u.z, gate.z), GatedSum(read.w, skip[n].w, u.w, gate.w)};
     squares += x[n].x * x[n].x + x[n].y * x[n].y + x[n].z * x[n].z + x[n].w * x[n].w;
   }
   const float factor = 1.0f / sqrtf(BlockSum<kThreads>(squares, sums) / p.dim + p.eps);
@@ -52,9 +60,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int n = 0; n < kHeld; ++n) {
     const int i = channel(n);
     if (i >= p.dim) continue;
-    const float4 weight = LoadFour(p.weight + (p.weight_of_group ? group * p.dim : 0) + i);
-    SaveFour(y + first + i, {x[n].x * factor * weight.x, x[n].y * factor * weight.y,
-                             x[n].z * factor * weight.z, x[n].w * factor * weight.w});
+    SaveFour(y + first + i, {x[n].x * factor * weight[n].x, x[n].y * factor * weight[n].y,
+                             x[n].z * factor * weight[n].z, x[n].w * factor * weight[n].w});
   }
 }
 

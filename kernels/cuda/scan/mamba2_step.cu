@@ -2,12 +2,14 @@
 // is behind them. The kernel here takes rows of matrices as matrix_memory/rules/rows.cuh does, with
 // their step sizes in front and skip and gate behind; writes are held back by matrix_memory/held/.
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/state_dispatch.h"
 #include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/matrix_memory/held/held.h"
+#include "kernels/cuda/matrix_memory/held/places.cuh"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/matrix_memory/rules/launch.cuh"
 #include "kernels/cuda/scan/scan.h"
@@ -24,9 +26,36 @@ struct StepProblem {
   const float *u, *dt, *dt_bias, *a;
   float least, most;
   const float *skip, *gate;  // no gate: none
+  matrix_memory::Problem pending;
 };
 
-template <typename T, int kStates, int kRows, typename Y>
+// Rows that hold writes back take in what is pending for them.
+template <int kStates, int kRows, typename Rows>
+__device__ inline void AddPending(const matrix_memory::Problem& p, const matrix_memory::Item& item,
+                                  const matrix_memory::Range& range, Rows& rows) {
+  using matrix_memory::Cache;
+  constexpr int kSize = matrix_memory::Lane<kStates>::kSize;
+  const float* const keys = p.keys.At<const float>(item.slot, item.memory);
+  const float* const updates = p.updates.At<const float>(item.slot, item.memory);
+  const float* const decays = p.decays.At<const float>(item.slot, item.memory);
+  for (int j = range.begin; j < range.end; ++j) {
+    const int64_t at = matrix_memory::held::HeadAt(p, j, item.head);
+    const int64_t key_at = matrix_memory::held::KeyAt(p, j, item.head);
+    float key[kSize];
+    matrix_memory::LoadRow<kStates, Cache::kGlobal>(keys + key_at * kStates, key);
+    const float own = __ldcg(updates + at * p.value_dim + min(rows.row, p.value_dim - 1));
+    const float decay = expf(__ldcg(decays + at));
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float update = __shfl_sync(kAllLanes, own, r);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) rows.s[r][i] = fmaf(update, key[i], decay * rows.s[r][i]);
+    }
+  }
+}
+
+// kHolds: other steps hold writes back, and p.pending is set.
+template <typename T, int kStates, int kRows, bool kHolds, typename Y>
 __global__ void __launch_bounds__(rules::kRowThreads, rules::BlocksOf(kRows* kStates))
     StepKernel(const __grid_constant__ StepProblem p, Y* y) {
   LetNextKernelStart();
@@ -38,7 +67,26 @@ __global__ void __launch_bounds__(rules::kRowThreads, rules::BlocksOf(kRows* kSt
   }
   // Past the cache of the multiprocessor, as in rules/rows.cuh.
   rules::WarpRows<T, kStates, kRows, matrix_memory::Cache::kGlobal> rows(p.memory, piece);
-  if (p.memory.early) WaitForPreviousKernel();
+  if constexpr (kHolds) {
+    const matrix_memory::Item item = {.slot = piece.slot,
+                                      .memory = piece.memory,
+                                      .head = piece.head,
+                                      .tile = piece.tile,
+                                      .first = piece.first,
+                                      .length = 1,
+                                      .fresh = piece.fresh};
+    const matrix_memory::Range range = matrix_memory::ReadRange(p.pending, item);
+    if (range.size() > 0) AddPending<kStates, kRows>(p.pending, item, range, rows);
+    if (p.memory.early) WaitForPreviousKernel();
+    if (range.size() > 0 || item.fresh) {
+      __syncthreads();  // all have read the range
+      matrix_memory::RangeChange change;
+      if (threadIdx.x == 0) change.Begin(p.pending, item, range, /*fold=*/true);
+      change.Finish();
+    }
+  } else {
+    if (p.memory.early) WaitForPreviousKernel();
+  }
   if (rows.count <= 0) return;
   rules::Token<rules::Additive, kStates> token;
   token.LoadHead(p.memory, piece.first, piece.head);
@@ -61,8 +109,17 @@ template <typename T, int kStates, typename Y>
 void Launch(Device& device, StepProblem p, Y* y) {
   constexpr int kRows = rules::kWarpElements / kStates / 2;
   const int blocks = rules::PlanRows<kRows>(p.memory);
-  LaunchOverlapping(device, "step of Mamba-2", StepKernel<T, kStates, kRows, Y>, blocks,
-                    rules::kRowThreads, 0, 1, p, y);
+  const auto launch = [&](auto kernel) {
+    LaunchOverlapping(device, "step of Mamba-2", kernel, blocks, rules::kRowThreads, 0, 1, p, y);
+  };
+  if constexpr (std::is_same_v<T, float>) {
+    if (p.pending.capacity > 0) {
+      p.pending.tiles = p.memory.tiles;
+      if (!matrix_memory::RangeCountFits(device, p.pending)) return;
+      return launch(StepKernel<T, kStates, kRows, true, Y>);
+    }
+  }
+  launch(StepKernel<T, kStates, kRows, false, Y>);
 }
 
 // Convolutions as one kernel. Whether the one behind it may begin to read its state.
@@ -73,7 +130,8 @@ bool Convolve(Device& device, std::span<const ShortConvArgs> convolutions,
     streams.push_back({.convolution = convolution, .activation = {}, .last = {}});
   }
   bool launched = false;
-  if (!streams.empty() && !matrix_memory::LaunchStreams(device, streams, segments, &launched)) {
+  if (!streams.empty() &&
+      !matrix_memory::LaunchStreams(device, streams, segments, &launched, /*known=*/true)) {
     matrix_memory::ShortConv(device, convolutions);
   }
   return launched;
@@ -110,11 +168,12 @@ bool Mamba2LayerStep(Device& device, const Mamba2LayerStepArgs& layer) {
   }
   if (memory.segments.count == 0 || memory.out.shape[0] == 0) return true;
   const bool early = Convolve(device, layer.convolutions, memory.segments);
-  if (holds) {
+  if (holds && !matrix_memory::held::AreFew(device, memory)) {
     matrix_memory::held::LaunchDecode(device, memory, early, &args.discretize);
     PutOut(device, args, layer.norm);
     return true;
   }
+  if (holds) p.pending = matrix_memory::held::ProblemOfWrites(memory);
   p.memory.lengths = rules::Lengths::kOne;
   // The scales of int8 rows come by way of the multiprocessor's cache.
   p.memory.early = early && memory.state.dtype != DType::kI8;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "kernels/cuda/matrix_memory/held/held.cuh"
 #include "kernels/cuda/matrix_memory/held/held.h"
+#include "kernels/cuda/matrix_memory/held/ring.cuh"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
 
 namespace mneme::cuda::matrix_memory::held {
@@ -25,7 +26,7 @@ void LaunchShape(Device& device, HeldProblem p, int64_t memories) {
   CHECK(p.pending.capacity <= (kPlaces<kKeyDim, kRows>)) << "too many writes held back";
   p.pending.tiles = (p.pending.value_dim + kWarps * kRows - 1) / (kWarps * kRows);
   if (!RangeCountFits(device, p.pending)) return;
-  const int64_t blocks = memories * p.pending.heads * p.pending.tiles;
+  const int64_t blocks = memories * p.pending.value_heads * p.pending.tiles;
   if (blocks == 0) return;
   LaunchOverlapping(device, "matrix memory, writes held back",
                     HeldKernel<kKeyDim, kWarps, kRows, kBlocks>, static_cast<int>(blocks),
@@ -47,9 +48,41 @@ void LaunchTile(Device& device, const HeldProblem& p, int64_t memories, Tile til
   }
 }
 
+template <int kKeyDim, bool kKeyDecays, int kPlaces>
+void LaunchRingShape(Device& device, HeldProblem p) {
+  using Memory = RingMemory<kKeyDim, kKeyDecays, kPlaces>;
+  p.pending.tiles = (p.pending.value_dim + Memory::kBlockRows - 1) / Memory::kBlockRows;
+  if (!RangeCountFits(device, p.pending)) return;
+  const int64_t items = int64_t{p.pending.segments.count} * p.pending.value_heads * p.pending.tiles;
+  if (items == 0) return;
+  const int64_t blocks = std::min<int64_t>(items, RingBlocks(kPlaces) * device.multiprocessors());
+  LaunchOverlapping(device, "matrix memory, writes held back",
+                    RingKernel<kKeyDim, kKeyDecays, kPlaces>, static_cast<int>(blocks),
+                    kRingThreads, sizeof(Memory), 1, p);
+}
+
+void LaunchRing(Device& device, const HeldProblem& p) {
+  const auto launch = [&]<int kKeyDim>() {
+    if (p.key_decays) return LaunchRingShape<kKeyDim, true, 2>(device, p);
+    LaunchRingShape<kKeyDim, false, 2>(device, p);
+  };
+  if (p.pending.key_dim == 64) return launch.operator()<64>();
+  if (p.pending.key_dim == 128) return launch.operator()<128>();
+  launch.operator()<256>();
+}
+
+// Whether bulk copies take what LaunchRing() reads.
+bool FitsRing(const Device& device, const HeldProblem& p) {
+  const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+  return HasHopperCode(device) && p.pending.capacity <= kHeldWrites && aligned(p.rule.q.data) &&
+         aligned(p.rule.k.data) && aligned(p.rule.v.data) && aligned(p.rule.decay.data);
+}
+
 // Few matrices gain nothing from holding back: their time is latency. Neither do those that are a
 // little more, unless all of them come at once, while the kernel ahead still runs.
 constexpr int64_t kFewElements = 8 * 1024;  // of all matrices, for each multiprocessor
+// From so many on blocks that stay are worth it.
+constexpr int64_t kRingElements = 16 * 1024;
 int64_t MemoriesOf(const MatrixMemoryArgs& args) {
   return std::min<int64_t>(args.out.shape[0], args.segments.count);
 }
@@ -89,7 +122,7 @@ HeldProblem MakeProblem(const MatrixMemoryArgs& args, Task task) {
   Problem& held = p.pending;
   held.task = task;
   held.segments = p.rule.segments;
-  held.heads = held.value_heads = p.rule.heads;
+  held.value_heads = p.rule.heads;
   held.key_dim = p.rule.key_dim;
   held.value_dim = p.rule.value_dim;
   held.state = p.rule.state;
@@ -97,7 +130,9 @@ HeldProblem MakeProblem(const MatrixMemoryArgs& args, Task task) {
   const auto all_heads = [&](const rules::HeadRows& rows) {
     return rows.data == nullptr || rows.heads == p.rule.heads;
   };
+  // Heads that share keys share those that are pending.
   const bool shares = args.rule.decay == MatrixRule::Decay::kHead;
+  held.heads = shares ? p.rule.k.heads : p.rule.heads;
   CHECK((shares || (all_heads(p.rule.q) && all_heads(p.rule.k))) && all_heads(p.rule.v) &&
         all_heads(p.rule.decay) && all_heads(p.rule.beta))
       << "writes held back of a memory whose tensors have fewer heads";
@@ -109,6 +144,16 @@ HeldProblem MakeProblem(const MatrixMemoryArgs& args, Task task) {
 bool HaveKeyDecays(const PendingWrites& pending, int64_t heads, int64_t key_dim) {
   return key_dim > 1 && pending.log_decay.memory_bytes == pending.capacity * heads * key_dim *
                                                               static_cast<int64_t>(sizeof(float));
+}
+
+Problem ProblemOfWrites(const MatrixMemoryArgs& args) {
+  Problem p = MakeProblem(args, Task::kDecode).pending;
+  p.fold_all = true;
+  return p;
+}
+
+bool AreFew(const Device& device, const MatrixMemoryArgs& args) {
+  return ElementsOf(device, args) < kRingElements;
 }
 
 bool FitsAtOnce(const Device& device, const MatrixMemoryArgs& args) {
@@ -133,6 +178,7 @@ void LaunchDecode(Device& device, const MatrixMemoryArgs& args, bool early,
   p.rule.early = early;
   const int64_t elements = ElementsOf(device, args);
   const bool at_once = FitsAtOnce(device, args);
+  if (!at_once && elements >= kRingElements && FitsRing(device, p)) return LaunchRing(device, p);
   p.pending.fold_all = !at_once && elements <= 32 * 1024;
   const Tile tile = elements <= kFewElements ? Tile::kFewest
                     : at_once                ? Tile::kMost

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/common/async_copy.cuh"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/matrix_memory/held/places.cuh"
 #include "kernels/cuda/matrix_memory/row.cuh"
 #include "kernels/cuda/matrix_memory/rules/problem.cuh"
 #include "kernels/cuda/scan/token.cuh"
@@ -69,18 +70,19 @@ __device__ inline void CopyPending(const HeldProblem& p, const Item& item, Range
   const float* const updates = held.updates.At<const float>(item.slot, item.memory);
   for (int i = threadIdx.x; i < range.size() * (kKeyDim / 4); i += kThreads) {
     const int j = range.begin + i / (kKeyDim / 4), at = i % (kKeyDim / 4) * 4;
-    const int64_t from = (int64_t{j} * held.heads + item.head) * kKeyDim + at;
-    CopyAsync16(&memory.keys[j][at], keys + from);
-    if (p.key_decays) CopyAsync16(&memory.decays[j][at], decays + from);
+    CopyAsync16(&memory.keys[j][at], keys + KeyAt(held, j, item.head) * kKeyDim + at);
+    if (p.key_decays) {
+      CopyAsync16(&memory.decays[j][at], decays + HeadAt(held, j, item.head) * kKeyDim + at);
+    }
   }
   for (int i = threadIdx.x; i < range.size() * fours; i += kThreads) {
     const int j = range.begin + i / fours, at = i % fours * 4;
     CopyAsync16(&memory.updates[j][at],
-                updates + (int64_t{j} * held.heads + item.head) * held.value_dim + first_row + at);
+                updates + HeadAt(held, j, item.head) * held.value_dim + first_row + at);
   }
   if (!p.key_decays && range.Has(threadIdx.x)) {
     CopyAsync4(&memory.decays[threadIdx.x][0],
-               decays + int64_t{threadIdx.x} * held.heads + item.head);
+               decays + HeadAt(held, static_cast<int>(threadIdx.x), item.head));
   }
 }
 
@@ -118,7 +120,7 @@ struct HeadStep {
 
   __device__ HeadStep(const HeldProblem& p, const Item& item) {
     if (p.dt != nullptr) {
-      const float dt = p.dt[int64_t{item.first} * p.pending.heads + item.head];
+      const float dt = p.dt[HeadAt(p.pending, item.first, item.head)];
       v = fminf(p.most, fmaxf(p.least, scan::Softplus(dt + p.dt_bias[item.head])));
       log_decay = v * p.rates[item.head];
     } else if (p.rule.constant != nullptr) {
@@ -130,21 +132,25 @@ struct HeadStep {
   __device__ HeadStep() = default;
 };
 
-// Keeps the token's key and decays beside the matrix. By one warp.
+// Keeps the token's key and decays beside the matrix, of heads that share a key the first one the
+// key. By one warp; `decay` are those of keys, if they have any.
 template <int kKeyDim>
 __device__ inline void HoldKey(const HeldProblem& p, const Item& item, int place, float log_decay,
-                               const float (&k)[Lane<kKeyDim>::kSize]) {
+                               const float (&k)[Lane<kKeyDim>::kSize], const float* decay) {
   const Problem& held = p.pending;
-  const int64_t at = int64_t{place} * held.heads + item.head;
-  StoreRow<kKeyDim>(held.keys.At<float>(item.slot, item.memory) + at * kKeyDim, k);
+  if (item.head % (held.value_heads / held.heads) == 0) {
+    StoreRow<kKeyDim>(
+        held.keys.At<float>(item.slot, item.memory) + KeyAt(held, place, item.head) * kKeyDim, k);
+  }
   float* const decays = held.decays.At<float>(item.slot, item.memory);
+  const int64_t at = HeadAt(held, place, item.head);
   if (!p.key_decays) {
     if (threadIdx.x % kWarp == 0) decays[at] = log_decay;
     return;
   }
-  float decay[Lane<kKeyDim>::kSize];
-  LoadRow<kKeyDim>(p.rule.decay.At(item.first, item.head, kKeyDim), decay);
-  StoreRow<kKeyDim>(decays + at * kKeyDim, decay);
+  float all[Lane<kKeyDim>::kSize];
+  LoadRow<kKeyDim>(decay, all);
+  StoreRow<kKeyDim>(decays + at * kKeyDim, all);
 }
 
 template <int kKeyDim, int kWarps, int kRows, int kBlocks>
@@ -263,16 +269,18 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
   }
   const float u = !token ? 0.0f : p.delta ? beta * (v - recall) : v;
   if (token && lane < count) {
-    p.rule.out[(int64_t{item.first} * held.heads + item.head) * held.value_dim + row] =
+    p.rule.out[HeadAt(held, item.first, item.head) * held.value_dim + row] =
         p.rule.scale * fmaf(u, k_dot_q, read);
   }
   if (!fold) {
     if (lane < count) {
       held.updates.At<float>(
-          item.slot,
-          item.memory)[(int64_t{range.end} * held.heads + item.head) * held.value_dim + row] = u;
+          item.slot, item.memory)[HeadAt(held, range.end, item.head) * held.value_dim + row] = u;
     }
-    if (item.tile == 0 && warp == 0) HoldKey<kKeyDim>(p, item, range.end, step.log_decay, k);
+    if (item.tile == 0 && warp == 0) {
+      HoldKey<kKeyDim>(p, item, range.end, step.log_decay, k,
+                       p.key_decays ? p.rule.decay.At(item.first, item.head, kKeyDim) : nullptr);
+    }
   } else {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
