@@ -2,7 +2,8 @@
 """What it costs that sessions last: ratios of one run each, of real servers on this machine.
 
 usage: bench/stored_sessions.py WHAT [--bin DIR] [--model DIR] [--folder DIR] [--probes N]
-                               [--pause SECONDS] [--parked N] [--cold]
+                               [--pause SECONDS] [--parked N] [--where WHERE]
+                               [--cold]
 
 WHAT  turn        latency of a durable turn beside one with --durability none, in syncs of that disk
       many        256 sessions at once: tokens per second of both, commits a turn
@@ -19,6 +20,7 @@ WHAT  turn        latency of a durable turn beside one with --durability none, i
 --probes  of resume (default: 300)
 --pause   seconds between two of them, in which what leaves is written (default: 0.2)
 --parked  sessions that resume takes turns with (default: 200); each is on the disk up to three times
+--where   of resume: host, disk or both (default: host,disk)
 --cold    resume reads from the disk, not from the page cache, and a plain file before each
 Each takes one to three minutes, and wants the machine to itself. To be run by the Python that
 tools/python_env.sh prints, which has the client.
@@ -248,7 +250,7 @@ def resume(options):
         probe.turn("s")
         slab = probe.client.sessions.get("s").state_bytes
     plain = PlainFile(options.folder / "plain", slab) if options.cold else None
-    for where in ("host", "disk"):
+    for where in options.where.split(","):
         flags = list(stored(options, where, "--max-sessions", neighbours + 8))
         if where == "host":
             flags += ["--host-state-memory", (parked + 2) * slab]
@@ -414,6 +416,7 @@ def main():
     parser.add_argument("--probes", type=int, default=300)
     parser.add_argument("--pause", type=float, default=0.2)
     parser.add_argument("--parked", type=int, default=200)
+    parser.add_argument("--where", default="host,disk")
     parser.add_argument("--cold", action="store_true")
     options = parser.parse_args()
     options.folder = Path(tempfile.mkdtemp(dir=options.folder or Path.cwd(), prefix="stored-"))

@@ -24,13 +24,8 @@ __device__ inline void ReadAheadOfShare(const float* z, const float4& delta, con
   SaveFour(partial + 4 * threadIdx.x, sum);
 }
 
-// Blocks of a multiprocessor: of one matrix most of a token's time is latency.
 template <int kDepth, int kHeld>
-constexpr int kBlocksOf = kDepth == 1 && kHeld <= kFewHeld ? 3 : 2;
-
-template <int kDepth, int kHeld>
-__global__ void __launch_bounds__(kThreads, (kBlocksOf<kDepth, kHeld>))
-    ReadAheadKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 2) ReadAheadKernel(const __grid_constant__ Params p) {
   extern __shared__ float4 shared_fours[];
   LetNextKernelStart();
   if (!p.early) WaitForPreviousKernel();
