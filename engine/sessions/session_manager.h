@@ -150,7 +150,8 @@ class SessionManager {
   // --- Commands: errors as Engine says; gauges are up to date when they return ---
 
   // They do not wait for requests: where no slab is free but `slabs_awaited`, those that waiting
-  // requests will need, a new session begins as a parked one, or is refused.
+  // requests will need, a new session begins as a parked one, or is refused. MustAwaitRoom says
+  // whether that is too early, as another session can be parked for it first.
   // `done` is called where they return OK: at once without a log.
   using Done = SessionLog::Done;
   absl::StatusOr<SessionInfo> Create(const SessionKey& key, const NewSession& options,
@@ -164,6 +165,10 @@ class SessionManager {
   void LogForgetting(Session& session, int64_t begin, int64_t end, Done done);
   // Whether FindWithSlab has to wait for the store, which it cannot.
   bool RestsInStore(const SessionKey& key);
+  // Whether Create, Fork or Import of a session that was fed `tokens` tokens would find no room
+  // now, and would when others have been parked. `parent`: of a fork; null otherwise.
+  bool MustAwaitRoom(const SessionKey& key, const NewSession& options, const SessionKey* parent,
+                     int64_t tokens, int slabs_awaited);
   // Whether Create would find fault with the key or the time to live.
   absl::Status CheckNew(const SessionKey& key, const NewSession& options);
   // A new session that is what `facts` say beside its key, its times and its durability, with that

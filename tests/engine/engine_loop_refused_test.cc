@@ -98,6 +98,58 @@ TEST(EngineLoopRefusedTest, WithoutARequestToTellNothingIsTriedWithinASecond) {
   EXPECT_EQ(server->stats.snapshot_failures.value(), 1) << "the end does not wait for it, either";
 }
 
+TEST(EngineLoopRefusedTest, NewSessionsWaitUntilOthersAreParked) {
+  Server server(NotDurable(/*slots=*/2));
+  for (int i = 0; i < 2; ++i) server->Generate(Greedy({i}, 2, absl::StrCat("s", i)));
+  server->TurnUntilStored();
+  int made = 0;
+  const auto make = [&](const std::string& name, const SessionKey* parent) {
+    const SessionKey key = {"", name};
+    server->loop->OnRoom(key, {}, parent, /*tokens=*/0, [&, key, parent](const absl::Status& room) {
+      ASSERT_EQ(room, absl::OkStatus());
+      const auto info = parent == nullptr ? server->loop->CreateSession(key, {})
+                                          : server->loop->ForkSession(*parent, key, {});
+      EXPECT_EQ(info.status(), absl::OkStatus());
+      ++made;
+    });
+  };
+  make("s2", nullptr);
+  for (int turn = 0; turn < 1000 && made < 1; ++turn) server->TurnUntilStored();
+  ASSERT_EQ(made, 1);
+  const SessionKey parents[] = {{"", "s0"}, {"", "s1"}, {"", "s2"}};
+  for (const SessionKey& parent : parents) {
+    made = 0;
+    make(absl::StrCat("f", parent.name), &parent);
+    for (int turn = 0; turn < 1000 && made < 1; ++turn) server->TurnUntilStored();
+    ASSERT_EQ(made, 1);
+    server->TurnUntilStored();
+  }
+  for (const char* name : {"s0", "fs0"}) {
+    EXPECT_EQ(server->Generate(Greedy({5}, 2, name)).tokens.at(0), Alone({{0}, {5}}, 2));
+  }
+  for (const char* name : {"fs1", "s1"}) {
+    EXPECT_EQ(server->Generate(Greedy({5}, 2, name)).tokens.at(0), Alone({{1}, {5}}, 2));
+  }
+  EXPECT_EQ(server->Generate(Greedy({5}, 2, "fs2")).tokens.at(0), Alone({{5}}, 2));
+  EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
+}
+
+TEST(EngineLoopRefusedTest, NewSessionsAreRefusedWhereNoneCanBeParked) {
+  Server server(NotDurable(/*slots=*/1));
+  server->Generate(Greedy({0}, 2, "s0"));
+  server->TurnUntilStored();
+  server.failing_->set_free_bytes(1);
+  absl::Status refused;
+  bool done = false;
+  server->loop->OnRoom({"", "s1"}, {}, nullptr, 0, [&](const absl::Status& room) {
+    refused = room;
+    done = true;
+  });
+  for (int turn = 0; turn < 1000 && !done; ++turn) server->TurnUntilStored();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(ReasonOf(refused), kReasonNoFreeSlab) << refused;
+}
+
 TEST(EngineLoopRefusedTest, OneWhosePositionCouldNotBeStoredIsParkedWhenItCanBe) {
   Server server(NotDurable(/*slots=*/1));
   EXPECT_EQ(server->Generate(Greedy({0}, 2, "s0")).status(), absl::OkStatus());
