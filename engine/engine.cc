@@ -321,7 +321,7 @@ class LoopEngine final : public Engine {
   }
   int64_t max_session_file_bytes() const override { return max_session_file_bytes_; }
 
-  void Drain(absl::Duration timeout) override {
+  int Drain(absl::Duration timeout) override {
     loop_->StopAccepting();
     const absl::Duration until = clock_.Monotonic() + timeout;
     if (loop_->AwaitIdle(timeout)) return SaveSessions(until);
@@ -332,7 +332,7 @@ class LoopEngine final : public Engine {
       return absl::OkStatus();
     });
     if (!ended.ok()) LOG(WARNING) << "requests are left at shutdown: " << ended.ToString();
-    SaveSessions(until);
+    return SaveSessions(until);
   }
 
   const ModelInfo& model_info() const override { return model_->info(); }
@@ -434,19 +434,35 @@ class LoopEngine final : public Engine {
     return *std::move(result);
   }
 
-  // Until nothing is left, or the time has come.
-  void SaveSessions(absl::Duration until) {
-    if (storage_.store == nullptr) return;
+  // Until nothing is left, or the time has come. How many are lost.
+  int SaveSessions(absl::Duration until) {
+    if (storage_.store == nullptr) return 0;
     const auto more = [&] {
       return OnLoop<absl::StatusOr<bool>>([&] { return loop_->SaveSessions(); }).value_or(false);
     };
     while (more()) {
       if (clock_.Monotonic() >= until) {
-        LOG(WARNING) << "no time is left for snapshots: sessions will be fed more of their logs";
-        return;
+        LOG(WARNING) << "no time is left for snapshots: durable sessions will be fed more of their "
+                        "logs, and others that are not in the store are lost";
+        break;
       }
       absl::SleepFor(absl::Milliseconds(2));
     }
+    const auto unsaved =
+        OnLoop<absl::StatusOr<std::vector<SessionInfo>>>([&] { return loop_->UnsavedSessions(); });
+    if (!unsaved.ok()) {
+      LOG(ERROR) << "which sessions are lost is not known: " << unsaved.status().message();
+      return 1;
+    }
+    for (const SessionInfo& session : *unsaved) {
+      LogFields("session_not_saved")
+          .Message("the session is lost: it is not durable, and the store did not take it")
+          .Add("owner", session.key.owner)
+          .Add("session", session.key.name)
+          .Add("tokens", session.position)
+          .Write(LogSeverity::kError);
+    }
+    return static_cast<int>(unsaved->size());
   }
 
   // In the order in which they need each other.

@@ -157,6 +157,8 @@ class EngineLoop {
   // Writes snapshots of idle sessions. False: there is nothing left to be written, and nothing on
   // its way.
   bool SaveSessions();
+  // Those of all owners that will be lost when this ends.
+  std::vector<SessionInfo> UnsavedSessions() const { return sessions_.Unsaved(); }
   // The last error of the store's; OK where all is well, and without a store.
   absl::Status store_health() const;
   // Whether anything is on its way to the store or from there.

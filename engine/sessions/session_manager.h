@@ -99,8 +99,10 @@ class SessionManager {
   // Writes a snapshot of an idle session if it was fed enough since the last one.
   void SnapshotIfDue(Session& session);
   // Writes snapshots of sessions that have none of what they are, as far as there is room for
-  // writing. False: none is left to be written.
+  // writing; nobody is to feed sessions any more. False: none is left to be written that may be.
   bool SnapshotAll();
+  // Sessions that end with this, though there is a store: that are not durable, and not there.
+  std::vector<SessionInfo> Unsaved() const;
 
   // --- Going back (session_rewind.cc) ---
 

@@ -94,8 +94,44 @@ TEST(EngineLoopRefusedTest, WithoutARequestToTellNothingIsTriedWithinASecond) {
   kFaults[0].begin(*server.failing_);
   for (int i = 0; i < 5; ++i) server->Generate(Greedy({1}, 2, "s1"));
   EXPECT_EQ(server->stats.snapshot_failures.value(), 1);
+}
+
+TEST(EngineLoopRefusedTest, AtTheEndEachIsTriedAndTriedAgain) {
+  for (const int host : {0, 2}) {
+    SCOPED_TRACE(host);
+    HarnessOptions options = NotDurable(/*slots=*/3);
+    options.host_states = host;
+    Server server(options);
+    for (int i = 0; i < 3; ++i) server->Generate(Greedy({i}, 2, absl::StrCat("s", i)));
+    server->TurnUntilStored();
+    server.failing_->set_free_bytes(1);
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_TRUE(server->loop->SaveSessions());
+      server->Turn();
+      server->TurnUntilStored();
+    }
+    EXPECT_EQ(server->stats.snapshot_failures.value(), 3) << "each once a second";
+    EXPECT_EQ(server->loop->UnsavedSessions().size(), 3u);
+    server.failing_->set_free_bytes(kPlenty);
+    server->clock.Advance(absl::Seconds(2));
+    server->Turn();
+    while (server->loop->SaveSessions()) server->Turn();
+    EXPECT_EQ(server->loop->UnsavedSessions().size(), 0u);
+    server.Restart();
+    EXPECT_EQ(server->Generate(Greedy({5}, 2, "s1")).tokens.at(0), Alone({{1}, {5}}, 2));
+  }
+}
+
+TEST(EngineLoopRefusedTest, AtTheEndNobodyWaitsForAKeyThatHasItsBytes) {
+  HarnessOptions options = NotDurable(/*slots=*/2);
+  options.store.limits.bytes_per_owner = 1;
+  Server server(options);
+  server->Generate(Greedy({0}, 2, "s0"));
+  server->TurnUntilStored();
   while (server->loop->SaveSessions()) server->Turn();
-  EXPECT_EQ(server->stats.snapshot_failures.value(), 1) << "the end does not wait for it, either";
+  const std::vector<SessionInfo> unsaved = server->loop->UnsavedSessions();
+  ASSERT_EQ(unsaved.size(), 1u);
+  EXPECT_EQ(unsaved[0].key.name, "s0");
 }
 
 TEST(EngineLoopRefusedTest, NewSessionsWaitUntilOthersAreParked) {
