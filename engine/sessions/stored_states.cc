@@ -24,6 +24,9 @@ namespace {
 // A thread that takes what others leave of a core; where that is refused, its share.
 constexpr int kLazyNiceness = 15;
 
+// Between two warnings of keys that have stored what they may.
+constexpr absl::Duration kLimitWarningPause = absl::Minutes(1);
+
 // The section: whether a token is pending, how many marks, the marks.
 std::string EncodeHistory(const Session& session) {
   const std::vector<int32_t> marks = session.history.Marks();
@@ -229,11 +232,8 @@ void StoredStates::WriteFiles(Urgency urgency) {
     if (status.ok()) {
       stats_.snapshots.Add();
       stats_.snapshot_seconds.Observe(absl::ToDoubleSeconds(clock.Monotonic() - begun));
-    } else if (!absl::IsNotFound(status)) {  // of a session that was deleted, or went back
-      stats_.snapshot_failures.Add();
-      LOG(ERROR) << "a snapshot of "
-                 << SessionLabel(job.head.name, job.head.owner, job.head.session)
-                 << " was not written: " << status.message();
+    } else {
+      CountUnwritten(job.head, status, clock.Monotonic());
     }
     if (job.alone.has_value()) job.alone->done(status);
     job.status = status;
@@ -243,6 +243,30 @@ void StoredStates::WriteFiles(Urgency urgency) {
     written_.push_back(std::move(job));
     Wake();
   }
+}
+
+// An operator has to act on a disk that fails, and not on a key that has what it may.
+void StoredStates::CountUnwritten(const SlabHead& head, const absl::Status& why,
+                                  absl::Duration now) {
+  if (absl::IsNotFound(why)) return;  // of a session that was deleted, or went back
+  const std::string session = SessionLabel(head.name, head.owner, head.session);
+  if (!ExceededLimit(why).has_value()) {
+    stats_.snapshot_failures.Add();
+    LOG(ERROR) << "a snapshot of " << session << " was not written: " << why.message();
+    return;
+  }
+  stats_.snapshots_over_limit.Add();
+  absl::MutexLock lock(&mu_);
+  if (now < next_limit_warning_) {
+    ++unwarned_;
+    return;
+  }
+  next_limit_warning_ = now + kLimitWarningPause;
+  const int64_t before = std::exchange(unwarned_, 0);
+  LOG(WARNING) << "a snapshot of " << session << " was not written, as its key has stored what it "
+               << "may: " << why.message()
+               << (before > 0 ? absl::StrCat(" (and ", before, " more since the last such line)")
+                              : "");
 }
 
 absl::Status StoredStates::WriteFile(WriteJob& job) {

@@ -178,6 +178,7 @@ class StoredStates {
   WriteJob JobOf(const Session& session) const;
   Ticket Begin(WriteJob job);
   void WriteFiles(Urgency urgency);
+  void CountUnwritten(const SlabHead& head, const absl::Status& why, absl::Duration now);
   void ReadFiles();
   absl::Status WriteFile(WriteJob& job);
   StoredState ReadFile(const ReadJob& job);
@@ -215,6 +216,9 @@ class StoredStates {
   std::function<void()> wake_ ABSL_GUARDED_BY(mu_);
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status unwritten_ ABSL_GUARDED_BY(mu_);  // health()
+  // Warnings of keys that have stored what they may: the next one, and those left out before it.
+  absl::Duration next_limit_warning_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
+  int64_t unwarned_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<WriteJob>& WritesOf(Urgency urgency) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return urgency == Urgency::kLazy ? lazy_writes_ : urgent_writes_;
   }

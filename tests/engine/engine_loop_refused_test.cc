@@ -226,6 +226,8 @@ TEST(EngineLoopRefusedTest, AKeyThatHasItsBytesKeepsNobodyElseFromBeingParked) {
   server->Generate(Greedy({2}, 2, "s2"));
   server->TurnUntilStored();
   const Answer refused = server->Generate(Greedy({3}, 2, "s3"));
+  EXPECT_EQ(server->stats.snapshot_failures.value(), 0) << "the disk is well";
+  EXPECT_GT(server->stats.snapshots_over_limit.value(), 0);
   EXPECT_EQ(ReasonOf(refused.status()), kReasonNoFreeSlab);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("1 allowed"));
   rich.prompt = {{5}, {5}};
