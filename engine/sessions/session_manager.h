@@ -90,6 +90,10 @@ class SessionManager {
   void BeginAnew(Session& session, std::shared_ptr<const RewindPoint> cut = nullptr);
   // OK where a session of that name may begin: none was lost, or `replaces_lost`.
   absl::Status CheckBeginning(const SessionKey& key, bool replaces_lost) const;
+  // OK where nothing is known that would keep a turn from being durable. `session`: null where it
+  // is to begin, with that durability.
+  absl::Status CheckStorage(const SessionKey& key, const Session* session,
+                            std::optional<Durability> durability) const;
   // Forgets an idle session.
   void Remove(Session& session, SessionEnd why);
   // Leaves one that nobody here is using to the store, which has it.

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/timed_wait.h"
 #include "engine/status_payload.h"
 #include "models/state_bytes.h"
 #include "store/owner_limit.h"
@@ -26,6 +27,8 @@ constexpr int kLazyNiceness = 15;
 
 // Between two warnings of keys that have stored what they may.
 constexpr absl::Duration kLimitWarningPause = absl::Minutes(1);
+// Between two looks at a disk that has refused a snapshot.
+constexpr absl::Duration kProbePause = absl::Seconds(3);
 
 // The section: whether a token is pending, how many marks, the marks.
 std::string EncodeHistory(const Session& session) {
@@ -219,6 +222,7 @@ void StoredStates::WriteFiles(Urgency urgency) {
   };
   while (true) {
     WriteJob job;
+    if (urgency == Urgency::kUrgent) AwaitUrgent();
     {
       absl::MutexLock lock(&mu_, absl::Condition(&ready));
       std::deque<WriteJob>& writes = WritesOf(urgency);
@@ -239,9 +243,32 @@ void StoredStates::WriteFiles(Urgency urgency) {
     job.status = status;
     absl::MutexLock lock(&mu_);
     // What a key may have, and what was deleted meanwhile, says nothing about the disk.
-    if (!absl::IsNotFound(status) && !ExceededLimit(status).has_value()) unwritten_ = status;
+    if (!absl::IsNotFound(status) && !ExceededLimit(status).has_value()) {
+      unwritten_ = status;
+      unwritten_bytes_ = job.bytes;
+    }
     written_.push_back(std::move(job));
     Wake();
+  }
+}
+
+// Until there is something urgent to be written. Meanwhile looks whether a disk that refused a
+// snapshot would take it now: nobody may ask for one.
+void StoredStates::AwaitUrgent() {
+  const auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return !urgent_writes_.empty() || closing_;
+  };
+  while (true) {
+    int64_t bytes = 0;
+    {
+      absl::MutexLock lock(&mu_);
+      if (AwaitFor(mu_, absl::Condition(&ready), kProbePause)) return;
+      if (unwritten_.ok()) continue;
+      bytes = unwritten_bytes_;
+    }
+    if (!store_.CheckRoom(bytes).ok() || !store_.Probe("probe.urgent.tmp").ok()) continue;
+    absl::MutexLock lock(&mu_);
+    unwritten_ = absl::OkStatus();
   }
 }
 

@@ -234,6 +234,45 @@ TEST(EngineLoopRefusedTest, AKeyThatHasItsBytesKeepsNobodyElseFromBeingParked) {
   EXPECT_EQ(server->Generate(rich).tokens.at(0), Alone({{0}, {5}}, 2));
 }
 
+TEST(EngineLoopRefusedTest, AStoreThatIsKnownToBeFullRefusesATurnBeforeItRuns) {
+  Server server(Options(/*slots=*/2));
+  server->Generate(Greedy({0}, 2, "s0"));
+  server.failing_->set_free_bytes(1);
+  const Answer first = server->Generate(Greedy({1}, 2, "s0"));
+  EXPECT_EQ(ReasonOf(first.status()), kReasonNotDurable);
+  const size_t steps = server->rows_per_step.size();
+  for (const char* name : {"s0", "s1"}) {
+    const Answer next = server->Generate(Greedy({1}, 2, name));
+    EXPECT_EQ(ReasonOf(next.status()), kReasonNotDurable) << next.status();
+    EXPECT_EQ(next.status().code(), first.status().code());
+  }
+  EXPECT_EQ(server->rows_per_step.size(), steps);
+  Request other = Greedy({1}, 2, "s2");
+  other.durability = Durability::kNone;
+  EXPECT_EQ(ReasonOf(server->Generate(other).status()), kReasonNotDurable) << "its name is not";
+  EXPECT_EQ(server->Generate(Greedy({1}, 2)).status(), absl::OkStatus());
+  server.failing_->set_free_bytes(kPlenty);
+  EXPECT_EQ(server->Generate(Greedy({1}, 2, "s0")).tokens.at(0), Alone({{0}, {1}}, 2));
+}
+
+TEST(EngineLoopRefusedTest, AKeyThatHasItsBytesIsRefusedATurnBeforeItRuns) {
+  HarnessOptions options = Options(/*slots=*/2);
+  options.store.limits.bytes_per_owner = 200;
+  Server server(options);
+  absl::Status refused;
+  for (int i = 0; i < 100 && refused.ok(); ++i) {
+    refused = server->Generate(Greedy({1}, 2, absl::StrCat("s", i))).status();
+  }
+  EXPECT_EQ(ReasonOf(refused), kReasonStorageLimit) << refused;
+  const size_t steps = server->rows_per_step.size();
+  for (int i = 0; i < 3; ++i) {
+    const Answer next = server->Generate(Greedy({1}, 2, absl::StrCat("t", i)));
+    if (ReasonOf(next.status()) == kReasonStorageLimit) continue;
+    ADD_FAILURE() << next.status();
+  }
+  EXPECT_EQ(server->rows_per_step.size(), steps);
+}
+
 // Sessions are wanted while they are copied and written, and some snapshots are refused: each goes
 // on from where it was, or is refused for now; after a kill, it is where it was, or is lost aloud.
 TEST(EngineLoopRefusedTest, NothingIsLostWhicheverSnapshotsAreRefused) {
