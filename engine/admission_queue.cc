@@ -167,7 +167,10 @@ absl::Status AdmissionQueue::CheckAgainstSession(const Generation& g,
                    "on from"),
         position);
   }
-  return CheckContext(request, base);
+  MNEME_RETURN_IF_ERROR(CheckContext(request, base));
+  if (!g.named() || !request.remember) return absl::OkStatus();
+  const absl::Status storage = sessions_.CheckStorage(request.session, session, request.durability);
+  return storage.ok() ? storage : WithPosition(storage, position);
 }
 
 // A prompt that the session's state has no room for is refused before anything of it is fed.

@@ -157,8 +157,9 @@ class LoopEngine final : public Engine {
   }
 
   absl::StatusOr<SessionInfo> CreateSession(SessionKey key, NewSession options) override {
-    return Durably<absl::StatusOr<SessionInfo>>(
-        [&](EngineLoop::Done done) { return loop_->CreateSession(key, options, std::move(done)); });
+    return DurablyNew<absl::StatusOr<SessionInfo>>(
+        [&](EngineLoop::Done done) { return loop_->CreateSession(key, options, std::move(done)); },
+        key, options);
   }
   absl::StatusOr<SessionInfo> GetSession(SessionKey key) override {
     return OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->GetSession(key); });
@@ -172,10 +173,11 @@ class LoopEngine final : public Engine {
   absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                           absl::Duration ttl) override {
     const absl::Duration begin = clock_.Monotonic();
-    absl::StatusOr<SessionInfo> forked =
-        Durably<absl::StatusOr<SessionInfo>>([&](EngineLoop::Done done) {
+    absl::StatusOr<SessionInfo> forked = DurablyNew<absl::StatusOr<SessionInfo>>(
+        [&](EngineLoop::Done done) {
           return loop_->ForkSession(source, target, ttl, std::move(done));
-        });
+        },
+        target, ttl, &source);
     if (forked.ok()) {
       stats_.fork_seconds.Observe(absl::ToDoubleSeconds(clock_.Monotonic() - begin));
     }
@@ -305,10 +307,13 @@ class LoopEngine final : public Engine {
     MNEME_ASSIGN_OR_RETURN(
         SessionImport import,
         SessionImport::Read(*model_, session_model_, max_session_file_bytes(), std::move(file)));
-    MNEME_ASSIGN_OR_RETURN(
-        SessionInfo info, Durably<absl::StatusOr<SessionInfo>>([&](EngineLoop::Done done) {
-          return loop_->ImportSession(key, ttl, import.facts, *import.state, std::move(done));
-        }));
+    MNEME_ASSIGN_OR_RETURN(SessionInfo info,
+                           DurablyNew<absl::StatusOr<SessionInfo>>(
+                               [&](EngineLoop::Done done) {
+                                 return loop_->ImportSession(key, ttl, import.facts, *import.state,
+                                                             std::move(done));
+                               },
+                               key, ttl, /*parent=*/nullptr, import.facts.fed_tokens));
     return ImportedSession{.session = std::move(info),
                            .file_state_dtype = import.facts.model.state_dtype,
                            .state_dtype = session_model_.state_dtype,
@@ -316,7 +321,7 @@ class LoopEngine final : public Engine {
   }
   int64_t max_session_file_bytes() const override { return max_session_file_bytes_; }
 
-  void Drain(absl::Duration timeout) override {
+  int Drain(absl::Duration timeout) override {
     loop_->StopAccepting();
     const absl::Duration until = clock_.Monotonic() + timeout;
     if (loop_->AwaitIdle(timeout)) return SaveSessions(until);
@@ -327,7 +332,7 @@ class LoopEngine final : public Engine {
       return absl::OkStatus();
     });
     if (!ended.ok()) LOG(WARNING) << "requests are left at shutdown: " << ended.ToString();
-    SaveSessions(until);
+    return SaveSessions(until);
   }
 
   const ModelInfo& model_info() const override { return model_->info(); }
@@ -380,6 +385,32 @@ class LoopEngine final : public Engine {
   template <typename Result, typename Command>
   Result Durably(Command command, const SessionKey* with_slab = nullptr,
                  std::vector<int32_t>* logged = nullptr) {
+    using Run = std::function<void(const absl::Status&)>;
+    return DurablyWhen<Result>(std::move(command), [&](const Run& run) {
+      if (with_slab == nullptr) return run(absl::OkStatus());
+      if (logged == nullptr) return loop_->OnSession(*with_slab, run);
+      loop_->OnLoggedSession(
+          *with_slab, [run, logged](const absl::Status& slab, std::span<const int32_t> tokens) {
+            logged->assign(tokens.begin(), tokens.end());
+            run(slab);
+          });
+    });
+  }
+
+  // As Durably, of what makes a session, when there is room for it (EngineLoop::OnRoom).
+  template <typename Result, typename Command>
+  Result DurablyNew(Command command, const SessionKey& key, const NewSession& options,
+                    const SessionKey* parent = nullptr, int64_t tokens = 0) {
+    return DurablyWhen<Result>(std::move(command),
+                               [&](const std::function<void(const absl::Status&)>& run) {
+                                 loop_->OnRoom(key, options, parent, tokens, run);
+                               });
+  }
+
+  // `when`, on the loop's thread, calls what it gets once, maybe later: not OK, and the command
+  // does not run.
+  template <typename Result, typename Command, typename When>
+  Result DurablyWhen(Command command, When when) {
     std::optional<Result> result;
     absl::Notification returned, settled;
     absl::Status durable;
@@ -394,17 +425,7 @@ class LoopEngine final : public Engine {
       }
       returned.Notify();
     };
-    const bool posted = loop_->Post([&] {
-      if (with_slab == nullptr) return run(absl::OkStatus());
-      if (logged != nullptr) {
-        return loop_->OnLoggedSession(
-            *with_slab, [&, logged](const absl::Status& slab, std::span<const int32_t> tokens) {
-              logged->assign(tokens.begin(), tokens.end());
-              run(slab);
-            });
-      }
-      loop_->OnSession(*with_slab, run);
-    });
+    const bool posted = loop_->Post([&] { when(run); });
     if (!posted) return QueueFullError("too many commands are waiting");
     returned.WaitForNotification();
     if (!result->ok()) return *std::move(result);
@@ -413,19 +434,35 @@ class LoopEngine final : public Engine {
     return *std::move(result);
   }
 
-  // Until nothing is left, or the time has come.
-  void SaveSessions(absl::Duration until) {
-    if (storage_.store == nullptr) return;
+  // Until nothing is left, or the time has come. How many are lost.
+  int SaveSessions(absl::Duration until) {
+    if (storage_.store == nullptr) return 0;
     const auto more = [&] {
       return OnLoop<absl::StatusOr<bool>>([&] { return loop_->SaveSessions(); }).value_or(false);
     };
     while (more()) {
       if (clock_.Monotonic() >= until) {
-        LOG(WARNING) << "no time is left for snapshots: sessions will be fed more of their logs";
-        return;
+        LOG(WARNING) << "no time is left for snapshots: durable sessions will be fed more of their "
+                        "logs, and others that are not in the store are lost";
+        break;
       }
       absl::SleepFor(absl::Milliseconds(2));
     }
+    const auto unsaved =
+        OnLoop<absl::StatusOr<std::vector<SessionInfo>>>([&] { return loop_->UnsavedSessions(); });
+    if (!unsaved.ok()) {
+      LOG(ERROR) << "which sessions are lost is not known: " << unsaved.status().message();
+      return 1;
+    }
+    for (const SessionInfo& session : *unsaved) {
+      LogFields("session_not_saved")
+          .Message("the session is lost: it is not durable, and the store did not take it")
+          .Add("owner", session.key.owner)
+          .Add("session", session.key.name)
+          .Add("tokens", session.position)
+          .Write(LogSeverity::kError);
+    }
+    return static_cast<int>(unsaved->size());
   }
 
   // In the order in which they need each other.

@@ -177,8 +177,10 @@ class Engine {
                                                            int64_t end) = 0;
 
   // Refuses new requests (UNAVAILABLE), waits for running ones up to `timeout`, then cancels the
-  // rest. With a store, what is left of that time goes to snapshots of all sessions.
-  virtual void Drain(absl::Duration timeout) = 0;
+  // rest. With a store, what is left of that time goes to snapshots of all sessions; what it
+  // refuses is tried again. Returns how many sessions are lost, as they are not durable and the
+  // store did not take them; the log names them.
+  virtual int Drain(absl::Duration timeout) = 0;
 
   virtual const ModelInfo& model_info() const = 0;
   virtual const Tokenizer* tokenizer() const = 0;

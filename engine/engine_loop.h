@@ -146,13 +146,19 @@ class EngineLoop {
   // Runs `work`, which may ask for the slab of that session: at once, or when it has come from the
   // store. Not OK: it did not come.
   void OnSession(const SessionKey& key, std::function<void(const absl::Status&)> work);
-  // The same, and with all that the session was fed where only its log says that, as ForgetSegments
-  // wants it: it is read on another thread.
+  // Runs `work`, which is to make that session: at once, or when others have been parked for it,
+  // where MustAwaitRoom says so. Not OK: they cannot be.
+  void OnRoom(const SessionKey& key, const NewSession& options, const SessionKey* parent,
+              int64_t tokens, std::function<void(const absl::Status&)> work);
+  // As OnSession, and with all that the session was fed where only its log says that, as
+  // ForgetSegments wants it: it is read on another thread.
   using LoggedWork = std::function<void(const absl::Status&, std::span<const int32_t> logged)>;
   void OnLoggedSession(const SessionKey& key, LoggedWork work);
   // Writes snapshots of idle sessions. False: there is nothing left to be written, and nothing on
   // its way.
   bool SaveSessions();
+  // Those of all owners that will be lost when this ends.
+  std::vector<SessionInfo> UnsavedSessions() const { return sessions_.Unsaved(); }
   // The last error of the store's; OK where all is well, and without a store.
   absl::Status store_health() const;
   // Whether anything is on its way to the store or from there.

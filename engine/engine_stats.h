@@ -241,11 +241,12 @@ struct EngineStats {
   Histogram fetch_seconds{CommandBounds()};
   // The store. Turns and changes of sessions: told -> durable.
   Histogram store_seconds{CommandBounds()};
-  Counter store_failures;  // of those
-  Counter snapshots;       // written
-  Counter snapshot_failures;
-  Counter rewinds;      // of sessions
-  Counter checkpoints;  // made
+  Counter store_failures;        // of those
+  Counter snapshots;             // written
+  Counter snapshot_failures;     // of the disk's
+  Counter snapshots_over_limit;  // not written, as their keys have stored what they may
+  Counter rewinds;               // of sessions
+  Counter checkpoints;           // made
   Counter snapshot_bytes;
   Histogram snapshot_seconds{CommandBounds()};  // begun to be written -> durable
   Histogram load_seconds{CommandBounds()};      // asked for -> in its slab, and fed its log

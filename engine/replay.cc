@@ -173,6 +173,17 @@ void EngineLoop::OnSession(const SessionKey& key, std::function<void(const absl:
   Take({.submitted = std::move(errand)});
 }
 
+void EngineLoop::OnRoom(const SessionKey& key, const NewSession& options, const SessionKey* parent,
+                        int64_t tokens, std::function<void(const absl::Status&)> work) {
+  if (!sessions_.MustAwaitRoom(key, options, parent, tokens, queue_.slabs_awaited())) {
+    return work(absl::OkStatus());
+  }
+  auto errand = NewErrand(key);
+  errand->request.create_session = true;
+  errand->errand = std::move(work);
+  Take({.submitted = std::move(errand)});
+}
+
 void EngineLoop::OnLoggedSession(const SessionKey& key, LoggedWork work) {
   const Session* session = sessions_.IsClaimed(key) ? nullptr : sessions_.Recall(key);
   const bool reads = prefixes_ != nullptr && log_ != nullptr && session != nullptr &&

@@ -16,6 +16,7 @@ enum ExitCode {
   kCannotListen = 5,
   kFatalDeviceError = 6,
   kEndedByForce = 7,
+  kSessionsLost = 8,
 };
 
 // For the log's last lines, whoever reads them.

@@ -43,9 +43,9 @@ void WaitOrExit(Signals& signals, Watchdog& watchdog, const std::future<void>& d
   }
 }
 
-// Health off, no new work, then what runs gets its time.
-void Drain(Signals& signals, Watchdog& watchdog, Engine& engine, EngineAccess& access, Doors& doors,
-           absl::Duration timeout) {
+// Health off, no new work, then what runs gets its time. Returns how many sessions are lost.
+int Drain(Signals& signals, Watchdog& watchdog, Engine& engine, EngineAccess& access, Doors& doors,
+          absl::Duration timeout) {
   LogFields("draining")
       .Add("timeout", FormatMilliseconds(absl::ToInt64Milliseconds(timeout)))
       .Add("running", engine.stats().requests_running.value())
@@ -53,12 +53,22 @@ void Drain(Signals& signals, Watchdog& watchdog, Engine& engine, EngineAccess& a
       .Write(LogSeverity::kInfo);
   access.SetDraining();
   doors.SetServing(false);
+  int lost = 0;
   const std::future<void> drained = std::async(std::launch::async, [&] {
-    engine.Drain(timeout);
+    lost = engine.Drain(timeout);
     doors.Shutdown(kLastMessagesGrace);
   });
   WaitOrExit(signals, watchdog, drained);
-  LogFields("drained").Write(LogSeverity::kInfo);
+  if (lost > 0) {
+    LogFields("drained")
+        .Message("sessions that are not durable could not be saved, and are lost")
+        .Add("sessions_lost", lost)
+        .Add("exit_code", kSessionsLost)
+        .Write(LogSeverity::kError);
+  } else {
+    LogFields("drained").Write(LogSeverity::kInfo);
+  }
+  return lost;
 }
 
 // Whatever else happens, the process is gone soon: what is wrong with the engine may be wrong with
@@ -97,8 +107,8 @@ int ServeUntilSignal(Signals& signals, Clock& clock, Engine& engine, EngineAcces
   while (true) {
     if (const int signal = signals.Wait(kSignalPoll); signal != 0) {
       LogSignal(signal);
-      Drain(signals, watchdog, engine, access, doors, times.drain);
-      return kDrained;
+      const int lost = Drain(signals, watchdog, engine, access, doors, times.drain);
+      return lost > 0 ? kSessionsLost : kDrained;
     }
     if (const absl::Status health = watchdog.Poll(); !health.ok()) {
       EndAfterFatalError(signals, access, doors, health);

@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "store/owner_limit.h"
 
 namespace mneme {
 
@@ -19,8 +20,26 @@ absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Open(FileSystem& fil
   MNEME_RETURN_IF_ERROR(store->Start(report));
   MNEME_RETURN_IF_ERROR(store->LoadModelNames());
   store->Note(report, /*opening=*/true);
+  store->NoteRoom();
   store->thread_ = std::thread([self = store.get()] { self->Run(); });
   return store;
+}
+
+absl::Status SessionStore::CheckLimit(const std::string& owner, int64_t own_bytes) const {
+  constexpr int64_t kLeastTurn = 32;  // no turn that feeds something has fewer
+  const int64_t limit = options_.limits.bytes_per_owner, used = UsageOf(owner).bytes;
+  if (limit == 0 || used - own_bytes + kLeastTurn <= limit) return absl::OkStatus();
+  return OverLimit(OwnerLimit::kBytes, absl::StrCat("the key has ", used, " bytes stored of ",
+                                                    limit, " allowed, and a turn does not fit"));
+}
+
+void SessionStore::NoteRoom() {
+  const absl::Status room = CheckRoom(0);
+  if (room.ok()) return;
+  LOG(WARNING) << "the session store takes nothing but deletions until there is room: "
+               << room.message();
+  absl::MutexLock lock(&mu_);
+  stats_.last_error = room;
 }
 
 SessionStore::~SessionStore() {

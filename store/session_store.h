@@ -116,6 +116,8 @@ class SessionStore final : private CommittedSessions {
     int64_t reserved_bytes = int64_t{16} << 20;
     // Answers that gave way to newer ones are erased with the next deletion, or after that.
     absl::Duration erase_within = absl::Minutes(1);
+    // A store whose disk has failed is tried with a small file so often, if nobody else tries it.
+    absl::Duration probe_every = absl::Seconds(3);
     int64_t wal_pages = 4096;  // of 4 KiB, before they are moved into the database
     // All pages of a catalogue of at most so many bytes are looked at when it is opened, in half a
     // second; of a larger one, that its sessions, snapshots, checkpoints and requests are there.
@@ -171,6 +173,9 @@ class SessionStore final : private CommittedSessions {
   SessionTotals TotalsFor(uint64_t model) const;
   bool HasSessionsOf(uint64_t model) const;  // lost ones do not count
   OwnerUsage UsageOf(const std::string& owner) const override;
+  // OverLimit where an owner's other sessions leave no room for a turn of that one, which has so
+  // many bytes, whatever it gives up.
+  absl::Status CheckLimit(const std::string& owner, int64_t own_bytes) const;
   // NameModel; empty where nobody said.
   std::string NameOfModel(uint64_t model) const;
   // Under which identity sessions are now that were kept as `model`'s, after TakeOverModel.
@@ -193,6 +198,12 @@ class SessionStore final : private CommittedSessions {
   // RESOURCE_EXHAUSTED where a file of so many bytes would take of what is kept for deletions.
   // UNAVAILABLE: the folder is gone, or nobody knows.
   absl::Status CheckRoom(int64_t bytes) const;
+  // OK: a small file can be written to the folder of snapshots, and synced. Waits for the disk. Of
+  // one caller at a time for each `name`, which may not be that of a snapshot.
+  absl::Status Probe(const std::string& name) const;
+  // The error that a change which adds to the store would meet with, as far as that is known
+  // without trying: the disk was too full for the last one, and is so still. Does not wait.
+  absl::Status KnownToBeFull() const;
 
   StoreStats stats() const;
 
@@ -229,6 +240,7 @@ class SessionStore final : private CommittedSessions {
   absl::Status LoadModelNames() ABSL_LOCKS_EXCLUDED(disk_mu_);
   // Keeps what stats() says of it.
   void Note(const StoreReport& report, bool opening) ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteRoom() ABSL_LOCKS_EXCLUDED(mu_);  // that a disk is full, when opened
 
   // store_recovery.cc: after damage, within a transaction.
   struct SnapshotFiles;
@@ -257,6 +269,7 @@ class SessionStore final : private CommittedSessions {
   // store_commit.cc: the store's thread.
   void Run();
   void CloseInOrder() ABSL_LOCKS_EXCLUDED(disk_mu_);
+  void ProbeIfDue() ABSL_LOCKS_EXCLUDED(disk_mu_, mu_);
   void CommitBatches(std::vector<Batch> batches);
   void EraseIfDue(bool now) ABSL_LOCKS_EXCLUDED(disk_mu_);
   absl::Status Erase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
@@ -311,6 +324,7 @@ class SessionStore final : private CommittedSessions {
   // Keys of rows of kRequest; of some that are gone, too.
   absl::flat_hash_set<std::string> request_keys_ ABSL_GUARDED_BY(mu_);
   StoreStats stats_ ABSL_GUARDED_BY(mu_);
+  absl::Duration next_probe_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
 
   std::thread thread_;
 };

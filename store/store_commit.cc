@@ -57,6 +57,7 @@ void SessionStore::Run() {
     }
     if (!batches.empty()) CommitBatches(std::move(batches));
     EraseIfDue(/*now=*/false);
+    ProbeIfDue();
   }
   EraseIfDue(/*now=*/true);
   CloseInOrder();
@@ -70,6 +71,48 @@ void SessionStore::CloseInOrder() {
   if (!moved.ok()) {
     LOG(WARNING) << "the store's WAL stays beside its database: " << moved.message();
   }
+}
+
+// Whoever looks at stats().last_error sees that the disk is well again, though nobody commits.
+void SessionStore::ProbeIfDue() {
+  const absl::Duration now = RealClock().Monotonic();
+  {
+    absl::MutexLock lock(&mu_);
+    if (stats_.last_error.ok() || now < next_probe_) return;
+    next_probe_ = now + options_.probe_every;
+  }
+  absl::MutexLock disk(&disk_mu_);
+  absl::Status well = catalogue_->CheckPlace();
+  if (well.ok()) well = CheckRoom(0);
+  if (well.ok()) well = Probe("probe.tmp");
+  if (well.ok()) well = Mend();
+  absl::MutexLock lock(&mu_);
+  stats_.last_error = AsDisksError(std::move(well));
+  if (stats_.last_error.ok()) LOG(INFO) << folder_ << ": the session store can be written again";
+}
+
+absl::Status SessionStore::Probe(const std::string& name) const {
+  constexpr size_t kBytes = 4096;
+  const std::string path = absl::StrCat(folder_, "/slabs/", name);
+  const auto write = [&]() -> absl::Status {
+    MNEME_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                           files_.Open(path, OpenMode::kOpenOrCreate));
+    const std::vector<std::byte> bytes(kBytes);
+    MNEME_RETURN_IF_ERROR(file->Write(0, bytes));
+    return file->Sync();
+  };
+  const absl::Status written = write();
+  const absl::Status removed = files_.Remove(path);
+  if (!written.ok()) return AsDisksError(written);
+  return absl::IsNotFound(removed) ? absl::OkStatus() : AsDisksError(removed);
+}
+
+absl::Status SessionStore::KnownToBeFull() const {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!absl::IsResourceExhausted(stats_.last_error)) return absl::OkStatus();
+  }
+  return CheckRoom(0);
 }
 
 void SessionStore::EraseIfDue(bool now) {
@@ -117,6 +160,7 @@ void SessionStore::CommitBatches(std::vector<Batch> batches) {
     NoteRefused(batches, results);
     absl::MutexLock lock(&mu_);
     stats_.last_error = committed.ok() ? room : committed;
+    next_probe_ = RealClock().Monotonic() + options_.probe_every;
     ++(committed.ok() ? stats_.commits : stats_.failed_commits);
     stats_.batches += std::count_if(results.begin(), results.end(),
                                     [](const absl::Status& result) { return result.ok(); });

@@ -109,6 +109,14 @@ class Parking {
   bool IsRefused(const Session& session) const {
     return refused_.contains(const_cast<Session*>(&session));
   }
+  // From now on nobody needs slabs, and what counts is that each session gets to the store: a disk
+  // that has refused one is asked for each of the others, too. What a key may have does not change
+  // any more: for that, a session is refused for good.
+  void SaveAll() { saves_all_ = true; }
+  bool IsRefusedForGood(const Session& session) const {
+    const auto refused = refused_.find(const_cast<Session*>(&session));
+    return refused != refused_.end() && refused->second == absl::InfiniteDuration();
+  }
   // Sessions that were written, or could not be, and that nobody may have a use for, since the last
   // call: by key, as some may be gone or come again.
   std::vector<SessionKey> TakeStored();
@@ -215,6 +223,7 @@ class Parking {
   // Not durable, and with a slab when the store refused it: until when it is not asked again.
   absl::flat_hash_map<Session*, absl::Duration> refused_;
   absl::Status refusal_;
+  bool saves_all_ = false;
   std::list<Arrival> arrivals_;
   std::vector<SessionKey> stored_;
 };

@@ -94,10 +94,12 @@ void Parking::Wrote(const StoredStates::Written& written) {
 
 // What a key may have does not concern the sessions of others. A disk refuses all alike.
 void Parking::Refuse(Session& session, const absl::Status& why) {
-  const absl::Duration until = clock_.Monotonic() + kAskedAgainAfter;
+  const bool is_disks = !ExceededLimit(why).has_value() && !absl::IsNotFound(why);
+  const absl::Duration until =
+      saves_all_ && !is_disks ? absl::InfiniteDuration() : clock_.Monotonic() + kAskedAgainAfter;
   refusal_ = why;
   refused_[&session] = until;
-  if (ExceededLimit(why).has_value() || absl::IsNotFound(why)) return;
+  if (!is_disks || saves_all_) return;
   const auto refuse = [&](Session* other) {
     if (other->durability == Durability::kNone) refused_[other] = until;
   };

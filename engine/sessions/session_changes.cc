@@ -19,6 +19,24 @@ SessionManager::Done SessionManager::Claiming(const SessionKey& key, Done done, 
   };
 }
 
+bool SessionManager::MustAwaitRoom(const SessionKey& key, const NewSession& options,
+                                   const SessionKey* parent, int64_t tokens, int slabs_awaited) {
+  if (!parking_.stores() || slabs_awaited < free_slabs()) return false;
+  Durability durability = options.durability.value_or(default_durability());
+  if (parent != nullptr) {
+    const absl::StatusOr<Session*> found = FindIdle(*parent);
+    if (!found.ok()) return false;  // which Fork says
+    const bool rests_in_store = (*found)->residence == Residence::kStored;
+    durability = (*found)->durability;
+    tokens = (*found)->fed_tokens;
+    if (rests_in_store) DropIfUnused(*parent);
+    if (rests_in_store) return false;
+  }
+  if (durability == Durability::kTurn || parking_.HasRoomForNewcomer(tokens)) return false;
+  if (!CheckNew(key, options).ok()) return false;
+  return parking_.leaving() + parking_.Obtainable(/*keeper=*/nullptr, /*newcomer=*/true) > 0;
+}
+
 void SessionManager::LogForgetting(Session& session, int64_t begin, int64_t end, Done done) {
   session.history.Forget(begin - session.position(), end - session.position());
   session.forgotten = {begin, end, session.position()};

@@ -421,9 +421,8 @@ absl::Status SessionLog::health() const {
   if (options_.states != nullptr) {
     const absl::Status snapshots = options_.states->health();
     if (!snapshots.ok()) {
-      add(snapshots.code(), absl::StrCat("snapshots of sessions are not written (until one is, "
-                                         "this stays): ",
-                                         snapshots.message()));
+      add(snapshots.code(),
+          absl::StrCat("snapshots of sessions are not written: ", snapshots.message()));
     }
   }
   if (stats.names_in_doubt) {
@@ -439,6 +438,15 @@ absl::Status SessionLog::health() const {
                      " that are lost (a start that finds none ends this)"));
   }
   return health;
+}
+
+absl::Status SessionLog::CheckStorage(const SessionKey& key, const Session* session) const {
+  const absl::Status full = store_.KnownToBeFull();
+  if (!full.ok()) return NotDurable(full);
+  const auto record = session == nullptr ? std::nullopt : Find(key);
+  const int64_t own = record.has_value() ? record->log_bytes + record->snapshot_bytes : 0;
+  const absl::Status limit = store_.CheckLimit(key.owner, own);
+  return limit.ok() ? limit : NotDurable(limit);
 }
 
 SessionLog::Done SessionLog::Expect(Done done, bool may_refuse) {

@@ -155,6 +155,9 @@ class SessionLog {
   // durable; snapshots that are not written, until one is; names in doubt, until they are trusted;
   // what was found to be damaged since the store was opened.
   absl::Status health() const;
+  // The error that a turn would end with, where that is known before it begins: the disk is full,
+  // or the key has stored what it may. `session`: null where it is to begin.
+  absl::Status CheckStorage(const SessionKey& key, const Session* session) const;
 
  private:
   struct Inbox;

@@ -80,6 +80,14 @@ absl::Status SessionManager::CheckBeginning(const SessionKey& key, bool replaces
   return options_.log->CheckBeginning(key, replaces_lost);
 }
 
+absl::Status SessionManager::CheckStorage(const SessionKey& key, const Session* session,
+                                          std::optional<Durability> durability) const {
+  if (options_.log == nullptr) return absl::OkStatus();
+  const Durability kept =
+      session == nullptr ? durability.value_or(default_durability()) : session->durability;
+  return kept == Durability::kTurn ? options_.log->CheckStorage(key, session) : absl::OkStatus();
+}
+
 Session& SessionManager::CreateClaimed(const SessionKey& key, const NewSession& options) {
   CHECK(IsClaimed(key)) << "session \"" << key.name << "\" is not claimed";
   Session made = Make(key, options.ttl);

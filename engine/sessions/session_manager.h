@@ -90,6 +90,10 @@ class SessionManager {
   void BeginAnew(Session& session, std::shared_ptr<const RewindPoint> cut = nullptr);
   // OK where a session of that name may begin: none was lost, or `replaces_lost`.
   absl::Status CheckBeginning(const SessionKey& key, bool replaces_lost) const;
+  // OK where nothing is known that would keep a turn from being durable. `session`: null where it
+  // is to begin, with that durability.
+  absl::Status CheckStorage(const SessionKey& key, const Session* session,
+                            std::optional<Durability> durability) const;
   // Forgets an idle session.
   void Remove(Session& session, SessionEnd why);
   // Leaves one that nobody here is using to the store, which has it.
@@ -99,8 +103,10 @@ class SessionManager {
   // Writes a snapshot of an idle session if it was fed enough since the last one.
   void SnapshotIfDue(Session& session);
   // Writes snapshots of sessions that have none of what they are, as far as there is room for
-  // writing. False: none is left to be written.
+  // writing; nobody is to feed sessions any more. False: none is left to be written that may be.
   bool SnapshotAll();
+  // Sessions that end with this, though there is a store: that are not durable, and not there.
+  std::vector<SessionInfo> Unsaved() const;
 
   // --- Going back (session_rewind.cc) ---
 
@@ -150,7 +156,8 @@ class SessionManager {
   // --- Commands: errors as Engine says; gauges are up to date when they return ---
 
   // They do not wait for requests: where no slab is free but `slabs_awaited`, those that waiting
-  // requests will need, a new session begins as a parked one, or is refused.
+  // requests will need, a new session begins as a parked one, or is refused. MustAwaitRoom says
+  // whether that is too early, as another session can be parked for it first.
   // `done` is called where they return OK: at once without a log.
   using Done = SessionLog::Done;
   absl::StatusOr<SessionInfo> Create(const SessionKey& key, const NewSession& options,
@@ -164,6 +171,10 @@ class SessionManager {
   void LogForgetting(Session& session, int64_t begin, int64_t end, Done done);
   // Whether FindWithSlab has to wait for the store, which it cannot.
   bool RestsInStore(const SessionKey& key);
+  // Whether Create, Fork or Import of a session that was fed `tokens` tokens would find no room
+  // now, and would when others have been parked. `parent`: of a fork; null otherwise.
+  bool MustAwaitRoom(const SessionKey& key, const NewSession& options, const SessionKey* parent,
+                     int64_t tokens, int slabs_awaited);
   // Whether Create would find fault with the key or the time to live.
   absl::Status CheckNew(const SessionKey& key, const NewSession& options);
   // A new session that is what `facts` say beside its key, its times and its durability, with that

@@ -34,20 +34,33 @@ void SessionManager::SnapshotIfDue(Session& session) {
 
 bool SessionManager::SnapshotAll() {
   bool left = false;
+  parking_.SaveAll();
   table_.ForEach([&](Session& session) {
     if (!session.logged || session.busy) return;
     const bool durable = session.durability == Durability::kTurn;
-    if (durable ? session.snapshot_turn == session.turns : parking_.IsRefused(session)) return;
+    if (durable ? session.snapshot_turn == session.turns : parking_.IsRefusedForGood(session)) {
+      return;
+    }
     if (session.residence == Residence::kResident) {
       left = true;
       // What is not durable is parked for good: nothing of it may go on behind its snapshot.
       durable ? parking_.Snapshot(session) : parking_.ParkInStore(session);
     } else if (session.residence == Residence::kParked && !durable) {
-      left |= free_slabs() > 0 || parking_.leaving() > 0;
+      left = true;  // when those that have slabs are written
       if (free_slabs() > 0) parking_.Fetch(session);
     }
   });
   return left;
+}
+
+std::vector<SessionInfo> SessionManager::Unsaved() const {
+  std::vector<SessionInfo> unsaved;
+  if (options_.log == nullptr) return unsaved;
+  table_.ForEach([&](const Session& session) {
+    if (session.durability == Durability::kTurn || session.residence == Residence::kStored) return;
+    unsaved.push_back(Describe(session));
+  });
+  return unsaved;
 }
 
 void SessionManager::Expire() {

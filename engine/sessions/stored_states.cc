@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/timed_wait.h"
 #include "engine/status_payload.h"
 #include "models/state_bytes.h"
 #include "store/owner_limit.h"
@@ -23,6 +24,11 @@ namespace {
 
 // A thread that takes what others leave of a core; where that is refused, its share.
 constexpr int kLazyNiceness = 15;
+
+// Between two warnings of keys that have stored what they may.
+constexpr absl::Duration kLimitWarningPause = absl::Minutes(1);
+// Between two looks at a disk that has refused a snapshot.
+constexpr absl::Duration kProbePause = absl::Seconds(3);
 
 // The section: whether a token is pending, how many marks, the marks.
 std::string EncodeHistory(const Session& session) {
@@ -216,6 +222,7 @@ void StoredStates::WriteFiles(Urgency urgency) {
   };
   while (true) {
     WriteJob job;
+    if (urgency == Urgency::kUrgent) AwaitUrgent();
     {
       absl::MutexLock lock(&mu_, absl::Condition(&ready));
       std::deque<WriteJob>& writes = WritesOf(urgency);
@@ -229,20 +236,64 @@ void StoredStates::WriteFiles(Urgency urgency) {
     if (status.ok()) {
       stats_.snapshots.Add();
       stats_.snapshot_seconds.Observe(absl::ToDoubleSeconds(clock.Monotonic() - begun));
-    } else if (!absl::IsNotFound(status)) {  // of a session that was deleted, or went back
-      stats_.snapshot_failures.Add();
-      LOG(ERROR) << "a snapshot of "
-                 << SessionLabel(job.head.name, job.head.owner, job.head.session)
-                 << " was not written: " << status.message();
+    } else {
+      CountUnwritten(job.head, status, clock.Monotonic());
     }
     if (job.alone.has_value()) job.alone->done(status);
     job.status = status;
     absl::MutexLock lock(&mu_);
     // What a key may have, and what was deleted meanwhile, says nothing about the disk.
-    if (!absl::IsNotFound(status) && !ExceededLimit(status).has_value()) unwritten_ = status;
+    if (!absl::IsNotFound(status) && !ExceededLimit(status).has_value()) {
+      unwritten_ = status;
+      unwritten_bytes_ = job.bytes;
+    }
     written_.push_back(std::move(job));
     Wake();
   }
+}
+
+// Until there is something urgent to be written. Meanwhile looks whether a disk that refused a
+// snapshot would take it now: nobody may ask for one.
+void StoredStates::AwaitUrgent() {
+  const auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return !urgent_writes_.empty() || closing_;
+  };
+  while (true) {
+    int64_t bytes = 0;
+    {
+      absl::MutexLock lock(&mu_);
+      if (AwaitFor(mu_, absl::Condition(&ready), kProbePause)) return;
+      if (unwritten_.ok()) continue;
+      bytes = unwritten_bytes_;
+    }
+    if (!store_.CheckRoom(bytes).ok() || !store_.Probe("probe.urgent.tmp").ok()) continue;
+    absl::MutexLock lock(&mu_);
+    unwritten_ = absl::OkStatus();
+  }
+}
+
+// An operator has to act on a disk that fails, and not on a key that has what it may.
+void StoredStates::CountUnwritten(const SlabHead& head, const absl::Status& why,
+                                  absl::Duration now) {
+  if (absl::IsNotFound(why)) return;  // of a session that was deleted, or went back
+  const std::string session = SessionLabel(head.name, head.owner, head.session);
+  if (!ExceededLimit(why).has_value()) {
+    stats_.snapshot_failures.Add();
+    LOG(ERROR) << "a snapshot of " << session << " was not written: " << why.message();
+    return;
+  }
+  stats_.snapshots_over_limit.Add();
+  absl::MutexLock lock(&mu_);
+  if (now < next_limit_warning_) {
+    ++unwarned_;
+    return;
+  }
+  next_limit_warning_ = now + kLimitWarningPause;
+  const int64_t before = std::exchange(unwarned_, 0);
+  LOG(WARNING) << "a snapshot of " << session << " was not written, as its key has stored what it "
+               << "may: " << why.message()
+               << (before > 0 ? absl::StrCat(" (and ", before, " more since the last such line)")
+                              : "");
 }
 
 absl::Status StoredStates::WriteFile(WriteJob& job) {

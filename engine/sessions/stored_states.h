@@ -100,7 +100,8 @@ class StoredStates {
   };
   std::vector<Written> TakeWritten();
   int writing() const { return static_cast<int>(writing_.size()); }
-  // Why the last snapshot was not written; OK: it was. By any thread.
+  // Why the last snapshot was not written; OK: it was, or the disk has room for it again and takes
+  // small files. By any thread.
   absl::Status health() const;
 
   // --- From the store ---
@@ -178,6 +179,8 @@ class StoredStates {
   WriteJob JobOf(const Session& session) const;
   Ticket Begin(WriteJob job);
   void WriteFiles(Urgency urgency);
+  void AwaitUrgent();
+  void CountUnwritten(const SlabHead& head, const absl::Status& why, absl::Duration now);
   void ReadFiles();
   absl::Status WriteFile(WriteJob& job);
   StoredState ReadFile(const ReadJob& job);
@@ -214,7 +217,11 @@ class StoredStates {
   mutable absl::Mutex mu_;
   std::function<void()> wake_ ABSL_GUARDED_BY(mu_);
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status unwritten_ ABSL_GUARDED_BY(mu_);  // health()
+  absl::Status unwritten_ ABSL_GUARDED_BY(mu_);       // health()
+  int64_t unwritten_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of that
+  // Warnings of keys that have stored what they may: the next one, and those left out before it.
+  absl::Duration next_limit_warning_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
+  int64_t unwarned_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<WriteJob>& WritesOf(Urgency urgency) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return urgency == Urgency::kLazy ? lazy_writes_ : urgent_writes_;
   }

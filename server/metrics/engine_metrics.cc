@@ -259,6 +259,9 @@ void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,
       .Value(Count(stats.checkpoints));
   out.Counter("session_snapshot_failures_total", "Snapshots that could not be written.")
       .Value(Count(stats.snapshot_failures));
+  out.Counter("session_snapshots_over_limit_total",
+              "Snapshots that were not written as their keys have stored what they may.")
+      .Value(Count(stats.snapshots_over_limit));
   out.Counter("session_snapshot_bytes_total", "Bytes of snapshots written.")
       .Value(Count(stats.snapshot_bytes));
   out.Histogram("session_snapshot_seconds", "Snapshots, begun to durable, in seconds.")

@@ -94,8 +94,96 @@ TEST(EngineLoopRefusedTest, WithoutARequestToTellNothingIsTriedWithinASecond) {
   kFaults[0].begin(*server.failing_);
   for (int i = 0; i < 5; ++i) server->Generate(Greedy({1}, 2, "s1"));
   EXPECT_EQ(server->stats.snapshot_failures.value(), 1);
+}
+
+TEST(EngineLoopRefusedTest, AtTheEndEachIsTriedAndTriedAgain) {
+  for (const int host : {0, 2}) {
+    SCOPED_TRACE(host);
+    HarnessOptions options = NotDurable(/*slots=*/3);
+    options.host_states = host;
+    Server server(options);
+    for (int i = 0; i < 3; ++i) server->Generate(Greedy({i}, 2, absl::StrCat("s", i)));
+    server->TurnUntilStored();
+    server.failing_->set_free_bytes(1);
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_TRUE(server->loop->SaveSessions());
+      server->Turn();
+      server->TurnUntilStored();
+    }
+    EXPECT_EQ(server->stats.snapshot_failures.value(), 3) << "each once a second";
+    EXPECT_EQ(server->loop->UnsavedSessions().size(), 3u);
+    server.failing_->set_free_bytes(kPlenty);
+    server->clock.Advance(absl::Seconds(2));
+    server->Turn();
+    while (server->loop->SaveSessions()) server->Turn();
+    EXPECT_EQ(server->loop->UnsavedSessions().size(), 0u);
+    server.Restart();
+    EXPECT_EQ(server->Generate(Greedy({5}, 2, "s1")).tokens.at(0), Alone({{1}, {5}}, 2));
+  }
+}
+
+TEST(EngineLoopRefusedTest, AtTheEndNobodyWaitsForAKeyThatHasItsBytes) {
+  HarnessOptions options = NotDurable(/*slots=*/2);
+  options.store.limits.bytes_per_owner = 1;
+  Server server(options);
+  server->Generate(Greedy({0}, 2, "s0"));
+  server->TurnUntilStored();
   while (server->loop->SaveSessions()) server->Turn();
-  EXPECT_EQ(server->stats.snapshot_failures.value(), 1) << "the end does not wait for it, either";
+  const std::vector<SessionInfo> unsaved = server->loop->UnsavedSessions();
+  ASSERT_EQ(unsaved.size(), 1u);
+  EXPECT_EQ(unsaved[0].key.name, "s0");
+}
+
+TEST(EngineLoopRefusedTest, NewSessionsWaitUntilOthersAreParked) {
+  Server server(NotDurable(/*slots=*/2));
+  for (int i = 0; i < 2; ++i) server->Generate(Greedy({i}, 2, absl::StrCat("s", i)));
+  server->TurnUntilStored();
+  int made = 0;
+  const auto make = [&](const std::string& name, const SessionKey* parent) {
+    const SessionKey key = {"", name};
+    server->loop->OnRoom(key, {}, parent, /*tokens=*/0, [&, key, parent](const absl::Status& room) {
+      ASSERT_EQ(room, absl::OkStatus());
+      const auto info = parent == nullptr ? server->loop->CreateSession(key, {})
+                                          : server->loop->ForkSession(*parent, key, {});
+      EXPECT_EQ(info.status(), absl::OkStatus());
+      ++made;
+    });
+  };
+  make("s2", nullptr);
+  for (int turn = 0; turn < 1000 && made < 1; ++turn) server->TurnUntilStored();
+  ASSERT_EQ(made, 1);
+  const SessionKey parents[] = {{"", "s0"}, {"", "s1"}, {"", "s2"}};
+  for (const SessionKey& parent : parents) {
+    made = 0;
+    make(absl::StrCat("f", parent.name), &parent);
+    for (int turn = 0; turn < 1000 && made < 1; ++turn) server->TurnUntilStored();
+    ASSERT_EQ(made, 1);
+    server->TurnUntilStored();
+  }
+  for (const char* name : {"s0", "fs0"}) {
+    EXPECT_EQ(server->Generate(Greedy({5}, 2, name)).tokens.at(0), Alone({{0}, {5}}, 2));
+  }
+  for (const char* name : {"fs1", "s1"}) {
+    EXPECT_EQ(server->Generate(Greedy({5}, 2, name)).tokens.at(0), Alone({{1}, {5}}, 2));
+  }
+  EXPECT_EQ(server->Generate(Greedy({5}, 2, "fs2")).tokens.at(0), Alone({{5}}, 2));
+  EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
+}
+
+TEST(EngineLoopRefusedTest, NewSessionsAreRefusedWhereNoneCanBeParked) {
+  Server server(NotDurable(/*slots=*/1));
+  server->Generate(Greedy({0}, 2, "s0"));
+  server->TurnUntilStored();
+  server.failing_->set_free_bytes(1);
+  absl::Status refused;
+  bool done = false;
+  server->loop->OnRoom({"", "s1"}, {}, nullptr, 0, [&](const absl::Status& room) {
+    refused = room;
+    done = true;
+  });
+  for (int turn = 0; turn < 1000 && !done; ++turn) server->TurnUntilStored();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(ReasonOf(refused), kReasonNoFreeSlab) << refused;
 }
 
 TEST(EngineLoopRefusedTest, OneWhosePositionCouldNotBeStoredIsParkedWhenItCanBe) {
@@ -138,10 +226,51 @@ TEST(EngineLoopRefusedTest, AKeyThatHasItsBytesKeepsNobodyElseFromBeingParked) {
   server->Generate(Greedy({2}, 2, "s2"));
   server->TurnUntilStored();
   const Answer refused = server->Generate(Greedy({3}, 2, "s3"));
+  EXPECT_EQ(server->stats.snapshot_failures.value(), 0) << "the disk is well";
+  EXPECT_GT(server->stats.snapshots_over_limit.value(), 0);
   EXPECT_EQ(ReasonOf(refused.status()), kReasonNoFreeSlab);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("1 allowed"));
   rich.prompt = {{5}, {5}};
   EXPECT_EQ(server->Generate(rich).tokens.at(0), Alone({{0}, {5}}, 2));
+}
+
+TEST(EngineLoopRefusedTest, AStoreThatIsKnownToBeFullRefusesATurnBeforeItRuns) {
+  Server server(Options(/*slots=*/2));
+  server->Generate(Greedy({0}, 2, "s0"));
+  server.failing_->set_free_bytes(1);
+  const Answer first = server->Generate(Greedy({1}, 2, "s0"));
+  EXPECT_EQ(ReasonOf(first.status()), kReasonNotDurable);
+  const size_t steps = server->rows_per_step.size();
+  for (const char* name : {"s0", "s1"}) {
+    const Answer next = server->Generate(Greedy({1}, 2, name));
+    EXPECT_EQ(ReasonOf(next.status()), kReasonNotDurable) << next.status();
+    EXPECT_EQ(next.status().code(), first.status().code());
+  }
+  EXPECT_EQ(server->rows_per_step.size(), steps);
+  Request other = Greedy({1}, 2, "s2");
+  other.durability = Durability::kNone;
+  EXPECT_EQ(ReasonOf(server->Generate(other).status()), kReasonNotDurable) << "its name is not";
+  EXPECT_EQ(server->Generate(Greedy({1}, 2)).status(), absl::OkStatus());
+  server.failing_->set_free_bytes(kPlenty);
+  EXPECT_EQ(server->Generate(Greedy({1}, 2, "s0")).tokens.at(0), Alone({{0}, {1}}, 2));
+}
+
+TEST(EngineLoopRefusedTest, AKeyThatHasItsBytesIsRefusedATurnBeforeItRuns) {
+  HarnessOptions options = Options(/*slots=*/2);
+  options.store.limits.bytes_per_owner = 200;
+  Server server(options);
+  absl::Status refused;
+  for (int i = 0; i < 100 && refused.ok(); ++i) {
+    refused = server->Generate(Greedy({1}, 2, absl::StrCat("s", i))).status();
+  }
+  EXPECT_EQ(ReasonOf(refused), kReasonStorageLimit) << refused;
+  const size_t steps = server->rows_per_step.size();
+  for (int i = 0; i < 3; ++i) {
+    const Answer next = server->Generate(Greedy({1}, 2, absl::StrCat("t", i)));
+    if (ReasonOf(next.status()) == kReasonStorageLimit) continue;
+    ADD_FAILURE() << next.status();
+  }
+  EXPECT_EQ(server->rows_per_step.size(), steps);
 }
 
 // Sessions are wanted while they are copied and written, and some snapshots are refused: each goes

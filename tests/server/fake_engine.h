@@ -271,7 +271,7 @@ class FakeEngine final : public Engine {
     file_model_ = std::make_unique<LayoutModel>(layout, ModelInfo{.vocab = info_.vocab});
   }
 
-  void Drain(absl::Duration) override {}
+  int Drain(absl::Duration) override { return 0; }
   const ModelInfo& model_info() const override { return info_; }
   const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
   const CapacityPlan& capacity() const override { return capacity_; }

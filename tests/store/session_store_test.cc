@@ -12,6 +12,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/store/failing_fs.h"
 #include "tests/store/power_loss_fs.h"
@@ -240,6 +241,35 @@ TEST_F(SessionStoreTest, AFullDiskStillTakesDeletions) {
   EXPECT_EQ(store_->Apply({DeleteSession{a.id}}), absl::OkStatus());
   files_.set_free_bytes(int64_t{1} << 30);
   EXPECT_EQ(store_->Apply({CreateSession{b}}), absl::OkStatus());
+}
+
+TEST_F(SessionStoreTest, ADiskThatHasRoomAgainIsFoundThoughNobodyCommits) {
+  options_.lazy = options_.probe_every = absl::Milliseconds(5);
+  Open();
+  const SessionRecord a = Create("a");
+  files_.set_free_bytes(1000);
+  EXPECT_FALSE(store_->Apply({TurnOf(a.id, TokenTurn(0, {1}))}).ok());
+  EXPECT_FALSE(store_->KnownToBeFull().ok());
+  EXPECT_FALSE(store_->stats().last_error.ok());
+  // Room alone is not enough: nothing can be written.
+  files_.Fail(Kind::kWrite, 0, absl::UnavailableError("the disk is broken"), 1 << 20);
+  files_.set_free_bytes(int64_t{1} << 30);
+  EXPECT_EQ(store_->KnownToBeFull(), absl::OkStatus());
+  while (!absl::IsUnavailable(store_->stats().last_error)) absl::SleepFor(absl::Milliseconds(1));
+  const int64_t commits = store_->stats().commits;
+  files_.Fail(Kind::kWrite, -2, absl::OkStatus());
+  while (!store_->stats().last_error.ok()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(store_->stats().commits, commits);
+  EXPECT_EQ(CountFiles("probe.tmp"), 0);
+}
+
+TEST_F(SessionStoreTest, ADiskThatIsFullWhenItOpensIsKnownToBe) {
+  Open();
+  files_.set_free_bytes(1000);
+  Open();
+  EXPECT_THAT(store_->KnownToBeFull(),
+              Fails(absl::StatusCode::kResourceExhausted, "1000 bytes are free"));
+  EXPECT_FALSE(store_->stats().last_error.ok());
 }
 
 TEST_F(SessionStoreTest, AnAlteredTurnTakesItsSessionBackAndNoOther) {
