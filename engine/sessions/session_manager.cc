@@ -178,8 +178,8 @@ absl::Status SessionManager::CheckOwnerLimit(const std::string& owner) const {
                                    "(--session-retention)"
                                  : "")),
                  kReasonSessionLimit);
-  return WithRetryAfter(
-      full, expires ? std::clamp(NextExpiry() - Now(), kMinRetry, kMaxRetry) : kMaxRetry);
+  if (!expires || NextExpiry() == absl::InfiniteDuration()) return full;
+  return WithRetryAfter(full, std::clamp(NextExpiry() - Now(), kMinRetry, kMaxRetry));
 }
 
 std::string SessionManager::WhyNotParked() const {

@@ -60,8 +60,7 @@ std::string BodyOf(const absl::Status& status) {
 // Another try finds the same unless somebody else changes something, except where the server says
 // that waiting helps. A busy session is free again once its request has ended.
 bool RetryCanHelp(const absl::Status& status, int http_status) {
-  if (ReasonOf(status) == kReasonStorageLimit) return false;
-  if (http_status == 429 || http_status == 503) return true;
+  if (http_status == 429 || http_status == 503) return WaitingHelps(status);
   return http_status == 409 && ReasonOf(status) == kReasonSessionBusy;
 }
 

@@ -9,7 +9,7 @@
 //   reason FILE_TOO_LARGE           413    CHECKSUM_MISMATCH    422
 //
 // `param` is the field payload, `code` the reason payload in lower case (engine/status_payload.h).
-// 429 and 503 carry Retry-After. OpenAI's SDKs repeat 408, 409, 429 and 5xx by themselves:
+// 429 and 503 carry Retry-After where waiting helps. OpenAI's SDKs repeat 408, 409, 429 and 5xx by themselves:
 // x-should-retry says whether that can help.
 #pragma once
 
