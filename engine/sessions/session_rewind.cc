@@ -26,8 +26,8 @@ absl::Status WithRewindReason(const absl::Status& status, const RewindTarget& to
                               const ForgottenRange& forgotten) {
   const bool is_gone = to.checkpoint.empty()
                            ? absl::IsOutOfRange(status) && to.position < forgotten.at
-                           : absl::IsNotFound(status) && forgotten.at > 0;
-  if (!is_gone) return WithRewindReason(status);
+                           : absl::IsNotFound(status);
+  if (!is_gone || forgotten.at == 0) return WithRewindReason(status);
   return WithRewindReason(absl::Status(
       status.code(),
       absl::StrCat(status.message(), "; it stood at position ", forgotten.at,
