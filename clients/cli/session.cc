@@ -42,6 +42,7 @@ struct Options {
   bool force = false;
   int64_t ttl_ms = 0;  // 0: the server's default
   bool replace_lost = false;
+  v1::Durability durability = v1::DURABILITY_UNSPECIFIED;  // the server's default
   std::optional<uint64_t> memory_seed;
   std::optional<Place> at;  // where a fork begins; without: where its source is
 };
@@ -77,6 +78,9 @@ int Run(Client& client, const std::vector<std::string>& words, const Options& op
   if (options.replace_lost && verb != "create") {
     return ReportUsage("session", absl::StrCat("--replace-lost is for create, not for ", verb));
   }
+  if (options.durability != v1::DURABILITY_UNSPECIFIED && verb != "create") {
+    return ReportUsage("session", absl::StrCat("--durability is for create, not for ", verb));
+  }
   if (options.memory_seed.has_value() && verb != "create") {
     return ReportUsage("session", absl::StrCat("--memory-seed is for create, not for ", verb));
   }
@@ -101,6 +105,7 @@ int Run(Client& client, const std::vector<std::string>& words, const Options& op
     request.set_name(first);
     request.set_ttl_ms(options.ttl_ms);
     request.set_replace_lost(options.replace_lost);
+    request.set_durability(options.durability);
     if (options.memory_seed.has_value()) request.set_memory_seed(*options.memory_seed);
     return PrintResult(client.CreateSession(request), options);
   }
@@ -153,6 +158,7 @@ int RunSession(const Arguments& arguments) {
               return at.status();
             });
   AddReplaceLostFlag(flags, [&](bool value) { options.replace_lost = value; });
+  AddDurabilityFlag(flags, [&](v1::Durability value) { options.durability = value; });
   AddMemorySeedFlag(flags, [&](uint64_t seed) { options.memory_seed = seed; });
   flags.Bool("force", "Have an export overwrite a file that exists.",
              [&](bool value) { options.force = value; });

@@ -292,10 +292,7 @@ def _fill(
         with _filling("session.ttl_ms", given.get("ttl")):
             request.session.ttl_ms = milliseconds(given.get("ttl"))
         if "durability" in given:
-            durability = given["durability"]
-            if durability not in _DURABILITIES:
-                raise ValueError(f'durability is {durability!r}, expected "turn" or "none"')
-            request.session.durability = _DURABILITIES[durability]
+            request.session.durability = _durability(given["durability"])
         if "on_mismatch" in given:
             if given["on_mismatch"] not in _MISMATCHES:
                 raise ValueError(
@@ -410,11 +407,25 @@ def detokenize_request(
     )
 
 
+def _durability(value: Optional[str]) -> int:
+    if value not in _DURABILITIES:
+        raise ValueError(f'durability is {value!r}, expected "turn" or "none"')
+    return int(_DURABILITIES[value])
+
+
 def create_session_request(
-    name: str, ttl: Optional[Duration], memory_seed: Optional[int] = None
+    name: str,
+    ttl: Optional[Duration],
+    memory_seed: Optional[int] = None,
+    durability: Optional[str] = None,
+    replace_lost: bool = False,
 ) -> sessions_pb2.CreateSessionRequest:
     """The message for a call of `sessions.create`."""
     request = sessions_pb2.CreateSessionRequest(name=name, ttl_ms=milliseconds(ttl))
+    if durability is not None:
+        request.durability = _durability(durability)
+    with _filling("replace_lost", replace_lost):
+        request.replace_lost = replace_lost
     if memory_seed is not None:
         with _filling("memory_seed", memory_seed):
             request.memory_seed = memory_seed
