@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from operator import index
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
 
 from mneme.errors import invalid_field
@@ -451,7 +452,7 @@ def fork_session_request(
     if isinstance(at, str):
         request.checkpoint = at
     elif at is not None:
-        request.position = at
+        request.position = _position(at)
     return request
 
 
@@ -459,4 +460,17 @@ def rewind_session_request(name: str, to: Place) -> sessions_pb2.RewindSessionRe
     """The message for a call of `sessions.rewind`."""
     if isinstance(to, str):
         return sessions_pb2.RewindSessionRequest(name=name, checkpoint=to)
-    return sessions_pb2.RewindSessionRequest(name=name, position=to)
+    return sessions_pb2.RewindSessionRequest(name=name, position=_position(to))
+
+
+def _position(place: Any) -> int:
+    """The tokens of a place in a session's past that is no checkpoint's name."""
+    # True is 1 to Python, and is nobody's position.
+    if isinstance(place, bool) or not hasattr(place, "__index__"):
+        raise invalid_field(
+            "position", f"{place!r}, expected a whole number of tokens or a checkpoint's name"
+        )
+    position = index(place)
+    if not 0 <= position < 2**63:
+        raise invalid_field("position", f"{place!r}, expected 0, where every session begins, or more")
+    return position
