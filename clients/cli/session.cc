@@ -30,7 +30,8 @@ constexpr absl::string_view kUsageText =
        mneme session import FILE [NAME] [FLAGS]   make one of a file, here or elsewhere
 
 Without NAME or TARGET the server chooses a name, which is printed. A file holds the memory of the
-conversation in clear; mneme-inspect session FILE says what it is of. A PLACE is a position, in
+conversation in clear; mneme-inspect session FILE says what it is of. FILE may be -, which is
+standard output or input. A PLACE is a position, in
 tokens as list shows them, or the name of a checkpoint; checkpoint:NAME where that is a number.
 A session that was lost is refused like any other request: exit code 4, of those in mneme --help.
 

@@ -37,7 +37,8 @@ absl::Status WithRewindReason(const absl::Status& status, const RewindTarget& to
 
 absl::Status TooManyCheckpoints(absl::string_view who, int64_t count, int most) {
   return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                        who, " has ", count, " checkpoints, and may have ", most, "; delete one")),
+                        who, " has ", count, count == 1 ? " checkpoint" : " checkpoints",
+                        ", and may have ", most, "; delete one")),
                     kReasonCheckpointLimit);
 }
 
