@@ -61,7 +61,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
   if (const int64_t host = options.host_state_memory_bytes;
       host > 0 && host < 2 * model.slab_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "host_state_memory_bytes is ", host, ", expected 0 or at least ", 2 * model.slab_bytes,
+        "--host-state-memory is ", host, ", expected 0 or at least ", 2 * model.slab_bytes,
         " (two states of this model: one is room for those that change places)"));
   }
   if (model.segment > 0 && model.snapshot_bytes > 0) {
@@ -72,11 +72,11 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
   if (const int64_t prefixes = options.prefix_cache_memory_bytes; prefixes > 0) {
     if (model.segment > 0) {
       return absl::InvalidArgumentError(
-          "prefix_cache_memory_bytes is set, expected 0: a model that classifies has no prompts "
+          "--prefix-cache-memory is set, expected 0: a model that classifies has no prompts "
           "that sessions begin with");
     }
     if (prefixes < model.slab_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("prefix_cache_memory_bytes is ", prefixes,
+      return absl::InvalidArgumentError(absl::StrCat("--prefix-cache-memory is ", prefixes,
                                                      ", expected 0 or at least ", model.slab_bytes,
                                                      " (a state of this model)"));
     }

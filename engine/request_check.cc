@@ -155,6 +155,12 @@ absl::Status CheckLogprobs(absl::string_view field, int value) {
   return CheckRange(field, value, 0, kMaxTopLogprobs);
 }
 
+absl::Status ValidateRewindPosition(int64_t position, absl::string_view field) {
+  if (position >= 0) return absl::OkStatus();
+  return FieldError(
+      field, absl::StrCat("is ", position, ", expected 0, where every session begins, or more"));
+}
+
 absl::Status ValidateSessionName(absl::string_view name, absl::string_view field) {
   if (name.empty() || name.size() > kMaxSessionNameBytes) {
     return FieldError(

@@ -64,6 +64,16 @@ absl::Status WithRetryAfter(absl::Status status, absl::Duration after) {
   return status;
 }
 
+bool WaitingHelps(const absl::Status& status) {
+  if (RetryAfterOf(status).has_value()) return true;
+  const std::optional<std::string> reason = ReasonOf(status);
+  if (reason == kReasonSessionLimit || reason == kReasonStorageLimit ||
+      reason == kReasonCheckpointLimit || reason == kReasonFileTooLarge) {
+    return false;
+  }
+  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+}
+
 std::optional<std::string> ReasonOf(const absl::Status& status) {
   return Text(status, kReasonPayload);
 }

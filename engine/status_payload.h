@@ -93,6 +93,11 @@ absl::Status WithReason(absl::Status status, absl::string_view reason);
 absl::Status WithPosition(absl::Status status, int64_t position);
 absl::Status WithRetryAfter(absl::Status status, absl::Duration after);
 
+// Whether the same request can succeed later though nobody does anything for it: the server is
+// overloaded, or is not ready. Not where a limit of what is kept is reached, which only a deletion
+// changes, unless the error says when to try again (a session expires).
+bool WaitingHelps(const absl::Status& status);
+
 std::optional<std::string> ReasonOf(const absl::Status& status);
 std::optional<std::string> FieldOf(const absl::Status& status);
 std::optional<int64_t> PositionOf(const absl::Status& status);

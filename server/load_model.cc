@@ -288,6 +288,11 @@ void LogModel(const ModelInfo& info, absl::Duration took) {
       .Write(LogSeverity::kInfo);
 }
 
+// A plan is refused for what was asked for, or for what the device lacks.
+LoadFailure PlanFailure(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ? LoadFailure::kArguments : LoadFailure::kDevice;
+}
+
 }  // namespace
 
 absl::Status CheckModelFolder(const v1::ServerConfig& config) {
@@ -318,7 +323,7 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(std::move(parts.backend), *std::move(model), std::move(parts.tokenizer),
                      std::move(end_tokens), parts.engine_options, clock, *std::move(sessions));
-  if (!Succeeded(engine.status(), LoadFailure::kDevice, error)) return nullptr;
+  if (!Succeeded(engine.status(), PlanFailure(engine.status()), error)) return nullptr;
 
   auto loaded = std::make_unique<LoadedModel>();
   loaded->engine = *std::move(engine);
@@ -368,7 +373,7 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
                             ? 0
                             : StoredStates::Bytes(SessionBytes(model->state_layout))};
   const absl::StatusOr<EnginePlan> plan = PlanEngine(backend, needs, parts.engine_options);
-  if (!Succeeded(plan.status(), LoadFailure::kDevice, error)) return error.status;
+  if (!Succeeded(plan.status(), PlanFailure(plan.status()), error)) return error.status;
 
   const bool is_given = config.engine().state_memory_bytes() > 0;
   return absl::StrCat("model     ", FolderName(config.model().path()), ", ", info.architecture,

@@ -14,8 +14,9 @@ namespace mneme {
 namespace {
 
 // For messages.
-std::string Owner(const SessionRecord& session) {
-  return session.owner.empty() ? "nobody's key" : absl::StrCat("owner ", session.owner);
+std::string OwnerHas(const SessionRecord& session) {
+  return session.owner.empty() ? "callers without keys, who count as one, have"
+                               : absl::StrCat("owner ", session.owner, " has");
 }
 
 }  // namespace
@@ -123,7 +124,7 @@ absl::Status ChangeApplier::CheckNew(const SessionRecord& session) const {
   if (limits_.sessions_per_owner > 0 &&
       UsageOf(session.owner).sessions >= limits_.sessions_per_owner) {
     return OverLimit(OwnerLimit::kSessions,
-                     absl::StrCat(Owner(session), " has ", limits_.sessions_per_owner,
+                     absl::StrCat(OwnerHas(session), " ", limits_.sessions_per_owner,
                                   " stored sessions, as many as allowed"));
   }
   return absl::OkStatus();
@@ -154,7 +155,7 @@ absl::Status ChangeApplier::CheckBytes(const SessionRecord& session, int64_t mor
   if (used + more <= limits_.bytes_per_owner) return absl::OkStatus();
   return OverLimit(
       OwnerLimit::kBytes,
-      absl::StrCat(Described(session), ": ", Owner(session), " has ", used, " bytes stored of ",
+      absl::StrCat(Described(session), ": ", OwnerHas(session), " ", used, " bytes stored of ",
                    limits_.bytes_per_owner, " allowed, ", more, " more do not fit"));
 }
 

@@ -41,6 +41,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kDataLoss:
       return kRefused;
     case absl::StatusCode::kResourceExhausted:
       return kExhausted;

@@ -24,7 +24,7 @@ enum ExitCode {
   kFailed = 1,         // anything not named below
   kUsage = 2,          // arguments of this program
   kUnavailable = 3,    // no server there, or it is loading or draining
-  kRefused = 4,        // the server found the request wrong: a field, a session's name or state
+  kRefused = 4,        // the server found the request wrong, or has lost the session it is about
   kExhausted = 5,      // queue or memory full; try again later
   kDeadline = 6,       // --timeout passed
   kNotAllowed = 7,     // the server wants an API key, or another one

@@ -31,8 +31,8 @@ and --json shows the ids of its answer.
   mneme generate --session anna " What is my name?"
   mneme generate --token-ids 5,6,7 --max-tokens 8 --json
 
-Exit codes: 0 done, 2 arguments, 3 no server, 4 request refused, 5 server full, 6 timeout, 7 key
-refused, 130 Ctrl-C.
+Exit codes: 0 done, 1 failed otherwise, 2 arguments, 3 no server, 4 request refused or session lost,
+5 server full, 6 timeout, 7 key refused, 130 Ctrl-C.
 
 )";
 

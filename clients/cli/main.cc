@@ -41,7 +41,10 @@ std::string Usage() {
     absl::StrAppend(&text, "  ", command.name, std::string(12 - command.name.size(), ' '),
                     command.help, "\n");
   }
-  absl::StrAppend(&text, "\nmneme COMMAND --help tells more.\n");
+  absl::StrAppend(&text,
+                  "\nExit codes: 0 done, 1 failed otherwise, 2 arguments, 3 no server, 4 request "
+                  "refused or session\nlost, 5 server full or a limit reached, 6 timeout, 7 key "
+                  "refused, 130 Ctrl-C.\n\nmneme COMMAND --help tells more.\n");
   return text;
 }
 

@@ -93,6 +93,15 @@ void AddReplaceLostFlag(FlagSet& flags, std::function<void(bool)> set) {
       std::move(set));
 }
 
+void AddDurabilityFlag(FlagSet& flags, std::function<void(v1::Durability)> set) {
+  flags.Choice("durability", {"turn", "none"},
+               "How the server stores the session, from its beginning: with each turn, or when it "
+               "is put away.",
+               [set = std::move(set)](const std::string& value) {
+                 set(value == "turn" ? v1::DURABILITY_TURN : v1::DURABILITY_NONE);
+               });
+}
+
 void AddMemorySeedFlag(FlagSet& flags, std::function<void(uint64_t)> set) {
   flags.Add("memory-seed", "N",
             "What a session that begins draws from, of a model that draws at random (Memoria); "
@@ -113,14 +122,8 @@ void AddSessionFlags(FlagSet& flags, v1::GenerateRequest& request) {
              [=](bool value) { r->mutable_session()->set_remember(value); });
   AddReplaceLostFlag(flags, [=](bool value) { r->mutable_session()->set_replace_lost(value); });
   AddMemorySeedFlag(flags, [=](uint64_t seed) { r->mutable_session()->set_memory_seed(seed); });
-  flags.Choice(
-      "durability", {"turn", "none"},
-      "How the server stores the session, from its beginning: with each turn, or when it is "
-      "put away.",
-      [=](const std::string& value) {
-        r->mutable_session()->set_durability(value == "turn" ? v1::DURABILITY_TURN
-                                                             : v1::DURABILITY_NONE);
-      });
+  AddDurabilityFlag(flags,
+                    [=](v1::Durability value) { r->mutable_session()->set_durability(value); });
 }
 
 void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {

@@ -16,6 +16,8 @@ void AddSamplingFlags(FlagSet& flags, v1::GenerateRequest& request);
 void AddSessionFlags(FlagSet& flags, v1::GenerateRequest& request);
 // --replace-lost alone.
 void AddReplaceLostFlag(FlagSet& flags, std::function<void(bool)> set);
+// --durability alone.
+void AddDurabilityFlag(FlagSet& flags, std::function<void(v1::Durability)> set);
 // --memory-seed alone.
 void AddMemorySeedFlag(FlagSet& flags, std::function<void(uint64_t)> set);
 

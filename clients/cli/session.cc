@@ -30,8 +30,10 @@ constexpr absl::string_view kUsageText =
        mneme session import FILE [NAME] [FLAGS]   make one of a file, here or elsewhere
 
 Without NAME or TARGET the server chooses a name, which is printed. A file holds the memory of the
-conversation in clear; mneme-inspect session FILE says what it is of. A PLACE is a position, in
+conversation in clear; mneme-inspect session FILE says what it is of. FILE may be -, which is
+standard output or input. A PLACE is a position, in
 tokens as list shows them, or the name of a checkpoint; checkpoint:NAME where that is a number.
+A session that was lost is refused like any other request: exit code 4, of those in mneme --help.
 
 )";
 
@@ -41,6 +43,7 @@ struct Options {
   bool force = false;
   int64_t ttl_ms = 0;  // 0: the server's default
   bool replace_lost = false;
+  v1::Durability durability = v1::DURABILITY_UNSPECIFIED;  // the server's default
   std::optional<uint64_t> memory_seed;
   std::optional<Place> at;  // where a fork begins; without: where its source is
 };
@@ -76,6 +79,9 @@ int Run(Client& client, const std::vector<std::string>& words, const Options& op
   if (options.replace_lost && verb != "create") {
     return ReportUsage("session", absl::StrCat("--replace-lost is for create, not for ", verb));
   }
+  if (options.durability != v1::DURABILITY_UNSPECIFIED && verb != "create") {
+    return ReportUsage("session", absl::StrCat("--durability is for create, not for ", verb));
+  }
   if (options.memory_seed.has_value() && verb != "create") {
     return ReportUsage("session", absl::StrCat("--memory-seed is for create, not for ", verb));
   }
@@ -100,6 +106,7 @@ int Run(Client& client, const std::vector<std::string>& words, const Options& op
     request.set_name(first);
     request.set_ttl_ms(options.ttl_ms);
     request.set_replace_lost(options.replace_lost);
+    request.set_durability(options.durability);
     if (options.memory_seed.has_value()) request.set_memory_seed(*options.memory_seed);
     return PrintResult(client.CreateSession(request), options);
   }
@@ -152,6 +159,7 @@ int RunSession(const Arguments& arguments) {
               return at.status();
             });
   AddReplaceLostFlag(flags, [&](bool value) { options.replace_lost = value; });
+  AddDurabilityFlag(flags, [&](v1::Durability value) { options.durability = value; });
   AddMemorySeedFlag(flags, [&](uint64_t seed) { options.memory_seed = seed; });
   flags.Bool("force", "Have an export overwrite a file that exists.",
              [&](bool value) { options.force = value; });

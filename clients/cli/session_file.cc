@@ -1,5 +1,7 @@
 #include "clients/cli/session_file.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
@@ -22,6 +24,19 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
+constexpr absl::string_view kStandardStream = "-";
+
+absl::Status WriteToStandardOutput(Client& client, const std::string& name) {
+  if (isatty(STDOUT_FILENO) != 0) {
+    return absl::InvalidArgumentError(
+        "standard output is a terminal, expected a file or a pipe for a session's bytes");
+  }
+  return client.ExportSession(name, [](const v1::ExportSessionResponse& response) {
+    WriteOut(response.data());
+    return absl::OkStatus();
+  });
+}
+
 // Returns the bytes written.
 absl::StatusOr<int64_t> WriteFile(Client& client, const std::string& name, const std::string& path,
                                   bool force) {
@@ -35,14 +50,29 @@ absl::StatusOr<int64_t> WriteFile(Client& client, const std::string& name, const
   return bytes;
 }
 
-absl::StatusOr<v1::ImportSessionResponse> SendFile(Client& client, const std::string& path,
+// Its size, or 0 of a pipe, whose end nobody knows. INVALID_ARGUMENT for what holds no session.
+absl::StatusOr<int64_t> SizeOf(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status facts = std::filesystem::status(path, error);
+  if (facts.type() == std::filesystem::file_type::fifo) return 0;
+  if (!error && std::filesystem::exists(facts) && !std::filesystem::is_regular_file(facts)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is no session's file: it is ",
+                     std::filesystem::is_directory(facts) ? "a folder" : "a device",
+                     ", expected what mneme session export wrote, or a pipe that brings it"));
+  }
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read ", path));
+  return bytes;
+}
+
+absl::StatusOr<v1::ImportSessionResponse> SendFile(Client& client, const std::string& given,
                                                    const std::string& name, int64_t ttl_ms) {
+  const std::string path = given == kStandardStream ? "/dev/stdin" : given;
   const auto unreadable = [&path](int error) {
     return absl::ErrnoToStatus(error, absl::StrCat("cannot read ", path));
   };
-  std::error_code error;
-  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
-  if (error) return unreadable(error.value());
+  MNEME_ASSIGN_OR_RETURN(const int64_t bytes, SizeOf(path));
   std::ifstream file(path, std::ios::binary);
   if (!file) return unreadable(errno);
   v1::ImportSessionRequest first;
@@ -62,6 +92,10 @@ absl::StatusOr<v1::ImportSessionResponse> SendFile(Client& client, const std::st
 
 int ExportSession(Client& client, const std::string& name, const std::string& path, bool force,
                   bool json) {
+  if (path == kStandardStream) {
+    const absl::Status written = WriteToStandardOutput(client, name);
+    return written.ok() ? kOk : ReportError(written);
+  }
   const absl::StatusOr<int64_t> bytes = WriteFile(client, name, path, force);
   if (!bytes.ok()) return ReportError(bytes.status());
   if (!json) absl::PrintF("session %s is in %s, %s\n", name, path, HumanBytes(*bytes));

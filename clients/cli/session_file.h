@@ -8,7 +8,8 @@
 
 namespace mneme::cli {
 
-// Each returns the exit code. The file is written whole or not at all.
+// Each returns the exit code. The file is written whole or not at all. "-" is standard output,
+// which has whatever came before an error, or standard input.
 int ExportSession(Client& client, const std::string& name, const std::string& path, bool force,
                   bool json);
 // An empty name is chosen by the server.

@@ -30,9 +30,9 @@ class HostStates {
   };
   // One of two states is room for those that change places.
   static constexpr Purpose kParking = {
-      "host_state_memory_bytes",
-      "two states of this model: one is room for those that change places", 2};
-  static constexpr Purpose kPrefixes = {"prefix_cache_memory_bytes", "a state of this model", 1};
+      "--host-state-memory", "two states of this model: one is room for those that change places",
+      2};
+  static constexpr Purpose kPrefixes = {"--prefix-cache-memory", "a state of this model", 1};
 
   // INVALID_ARGUMENT where not even the least number of states fit; RESOURCE_EXHAUSTED where memory
   // lacks.

@@ -180,14 +180,15 @@ absl::Status SessionManager::CheckOwnerLimit(const std::string& owner) const {
   const bool grows_old = !expires && options_.retention != absl::InfiniteDuration();
   const absl::Status full =
       WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                     "this key has ", sessions, " sessions, and may have ", limit, "; delete one",
+                     "this key has ", sessions, sessions == 1 ? " session" : " sessions",
+                     ", and may have ", limit, "; delete one",
                      expires     ? ", or wait until an idle one expires"
                      : grows_old ? ", or wait until one that nobody uses is deleted for its age "
                                    "(--session-retention)"
                                  : "")),
                  kReasonSessionLimit);
-  return WithRetryAfter(
-      full, expires ? std::clamp(NextExpiry() - Now(), kMinRetry, kMaxRetry) : kMaxRetry);
+  if (!expires || NextExpiry() == absl::InfiniteDuration()) return full;
+  return WithRetryAfter(full, std::clamp(NextExpiry() - Now(), kMinRetry, kMaxRetry));
 }
 
 std::string SessionManager::WhyNotParked() const {

@@ -26,8 +26,8 @@ absl::Status WithRewindReason(const absl::Status& status, const RewindTarget& to
                               const ForgottenRange& forgotten) {
   const bool is_gone = to.checkpoint.empty()
                            ? absl::IsOutOfRange(status) && to.position < forgotten.at
-                           : absl::IsNotFound(status) && forgotten.at > 0;
-  if (!is_gone) return WithRewindReason(status);
+                           : absl::IsNotFound(status);
+  if (!is_gone || forgotten.at == 0) return WithRewindReason(status);
   return WithRewindReason(absl::Status(
       status.code(),
       absl::StrCat(status.message(), "; it stood at position ", forgotten.at,
@@ -37,7 +37,8 @@ absl::Status WithRewindReason(const absl::Status& status, const RewindTarget& to
 
 absl::Status TooManyCheckpoints(absl::string_view who, int64_t count, int most) {
   return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                        who, " has ", count, " checkpoints, and may have ", most, "; delete one")),
+                        who, " has ", count, count == 1 ? " checkpoint" : " checkpoints",
+                        ", and may have ", most, "; delete one")),
                     kReasonCheckpointLimit);
 }
 

@@ -17,6 +17,11 @@ absl::StatusOr<RewindTarget> CheckpointTarget(const std::string& name) {
   return RewindTarget{.checkpoint = name};
 }
 
+absl::StatusOr<RewindTarget> PositionTarget(int64_t position) {
+  MNEME_RETURN_IF_ERROR(ValidateRewindPosition(position, "position"));
+  return RewindTarget{.position = position};
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<RewindTarget>> PlaceOf(const v1::ForkSessionRequest& request) {
@@ -24,7 +29,7 @@ absl::StatusOr<std::optional<RewindTarget>> PlaceOf(const v1::ForkSessionRequest
     case v1::ForkSessionRequest::kCheckpoint:
       return CheckpointTarget(request.checkpoint());
     case v1::ForkSessionRequest::kPosition:
-      return RewindTarget{.position = request.position()};
+      return PositionTarget(request.position());
     default:
       return std::nullopt;
   }
@@ -40,9 +45,10 @@ absl::StatusOr<v1::Session> RewindNamed(const EngineAccess& access, const std::s
       MNEME_ASSIGN_OR_RETURN(to, CheckpointTarget(request.checkpoint()));
       break;
     }
-    case v1::RewindSessionRequest::kPosition:
-      to.position = request.position();
+    case v1::RewindSessionRequest::kPosition: {
+      MNEME_ASSIGN_OR_RETURN(to, PositionTarget(request.position()));
       break;
+    }
     default:
       return FieldError("to", "is missing, expected checkpoint or position");
   }

@@ -52,11 +52,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   }
 
   std::optional<absl::Duration> retry_after = RetryAfterOf(status);
-  const bool time_helps = ReasonOf(status) != kReasonStorageLimit;
-  if (!retry_after.has_value() && time_helps &&
-      (code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kUnavailable)) {
-    retry_after = kDefaultRetryDelay;
-  }
+  if (!retry_after.has_value() && WaitingHelps(status)) retry_after = kDefaultRetryDelay;
   if (retry_after.has_value()) {
     google::rpc::RetryInfo retry;
     absl::Duration rest;

@@ -4,7 +4,7 @@
 //   reason                ErrorInfo.reason; without one, the name of the code
 //   field                 BadRequest.field_violations
 //   position              ErrorInfo.metadata["position"]
-//   retry_after_ms        RetryInfo.retry_delay; RESOURCE_EXHAUSTED and UNAVAILABLE always get one
+//   retry_after_ms        RetryInfo.retry_delay; without one, 1 s where WaitingHelps
 #pragma once
 
 #include <grpcpp/support/status.h>

@@ -1,8 +1,10 @@
 #include "server/http/http_error.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -42,26 +44,26 @@ absl::string_view TypeOf(int http_status) {
 }
 
 std::string Body(int http_status, absl::string_view message, absl::string_view param,
-                 absl::string_view code) {
-  const Json body = {{"error",
-                      {{"message", SanitizeUtf8(message)},
-                       {"type", std::string(TypeOf(http_status))},
-                       {"param", param.empty() ? Json() : Json(SanitizeUtf8(param))},
-                       {"code", std::string(code)}}}};
-  return body.dump();
+                 absl::string_view code, std::optional<int64_t> position = std::nullopt) {
+  Json error = {{"message", SanitizeUtf8(message)},
+                {"type", std::string(TypeOf(http_status))},
+                {"param", param.empty() ? Json() : Json(SanitizeUtf8(param))},
+                {"code", std::string(code)}};
+  if (position.has_value()) error["position"] = *position;
+  return Json{{"error", std::move(error)}}.dump();
 }
 
 std::string BodyOf(const absl::Status& status) {
   return Body(
       HttpStatusOf(status), status.message(), FieldOf(status).value_or(""),
-      absl::AsciiStrToLower(ReasonOf(status).value_or(absl::StatusCodeToString(status.code()))));
+      absl::AsciiStrToLower(ReasonOf(status).value_or(absl::StatusCodeToString(status.code()))),
+      PositionOf(status));
 }
 
 // Another try finds the same unless somebody else changes something, except where the server says
 // that waiting helps. A busy session is free again once its request has ended.
 bool RetryCanHelp(const absl::Status& status, int http_status) {
-  if (ReasonOf(status) == kReasonStorageLimit) return false;
-  if (http_status == 429 || http_status == 503) return true;
+  if (http_status == 429 || http_status == 503) return WaitingHelps(status);
   return http_status == 409 && ReasonOf(status) == kReasonSessionBusy;
 }
 

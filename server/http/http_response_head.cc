@@ -36,6 +36,8 @@ absl::string_view HttpReason(int status) {
       return "Request Timeout";
     case 409:
       return "Conflict";
+    case 410:
+      return "Gone";
     case 411:
       return "Length Required";
     case 412:
@@ -46,6 +48,8 @@ absl::string_view HttpReason(int status) {
       return "URI Too Long";
     case 417:
       return "Expectation Failed";
+    case 422:
+      return "Unprocessable Content";
     case 429:
       return "Too Many Requests";
     case 431:

@@ -30,6 +30,7 @@ std::optional<RewindTarget> ReadPlace(JsonFields& fields, const char* checkpoint
   if (has_name && has_position) {
     fields.Fail(position, absl::StrCat("is there beside ", checkpoint, ", expected one of them"));
   }
+  if (has_position) fields.Fail(ValidateRewindPosition(place.position, position));
   if (has_name) fields.Fail(ValidateSessionName(place.checkpoint, checkpoint));
   return place;
 }

@@ -218,7 +218,7 @@ TEST(HostStatesTest, TooLittleMemoryIsRefusedWithWhatIsNeeded) {
   const auto states = HostStates::Create(h.backend, *h.pool, /*bytes=*/4096, 1);
   EXPECT_TRUE(absl::IsInvalidArgument(states.status()));
   EXPECT_THAT(states.status().message(),
-              HasSubstr("host_state_memory_bytes is 4096, expected 0 or at least 8192"));
+              HasSubstr("--host-state-memory is 4096, expected 0 or at least 8192"));
 }
 
 }  // namespace

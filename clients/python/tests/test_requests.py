@@ -6,7 +6,16 @@ from datetime import timedelta
 import pytest
 
 import mneme
-from mneme.requests import chat_request, generate_request, make_repeatable, milliseconds
+from mneme.requests import (
+    chat_request,
+    create_session_request,
+    fork_session_request,
+    generate_request,
+    make_repeatable,
+    milliseconds,
+    rewind_session_request,
+)
+from mneme.v1 import sessions_pb2
 
 
 def test_text_and_token_prompts_and_none():
@@ -248,3 +257,31 @@ def test_only_requests_to_named_sessions_need_a_key():
     chosen = generate_request("x", "s", {"idempotency_key": "mine"})
     make_repeatable(chosen)
     assert chosen.idempotency_key == "mine"
+
+
+def test_a_session_is_created_as_durable_as_it_is_asked_for():
+    request = create_session_request("s", None, None, "none", True)
+    assert request.durability == sessions_pb2.DURABILITY_NONE
+    assert request.replace_lost
+    request = create_session_request("s", None)
+    assert request.durability == sessions_pb2.DURABILITY_UNSPECIFIED
+    assert not request.replace_lost
+    with pytest.raises(ValueError, match='expected "turn" or "none"'):
+        create_session_request("s", None, None, "always")
+
+
+@pytest.mark.parametrize("place", [True, 2.5, None, b"a", -1, 2**63])
+def test_what_is_no_place_in_the_past_names_the_field(place):
+    with pytest.raises(mneme.InvalidArgument, match="position") as refused:
+        rewind_session_request("s", place)
+    assert refused.value.field_violations[0].field == "position"
+    if place is not None:  # of a fork: where its source is
+        with pytest.raises(mneme.InvalidArgument, match="position"):
+            fork_session_request("s", "t", None, place)
+
+
+def test_places_in_the_past_are_positions_or_checkpoints():
+    assert rewind_session_request("s", 0).position == 0
+    assert rewind_session_request("s", 7).position == 7
+    assert rewind_session_request("s", "7").checkpoint == "7"
+    assert fork_session_request("s", "t", None, 7).position == 7

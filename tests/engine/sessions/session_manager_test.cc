@@ -153,12 +153,20 @@ TEST_F(SessionManagerTest, CommandsLeaveTheSlabsThatRequestsWaitFor) {
   EXPECT_EQ(manager.Create({"", "b"}, kManagedTtl, /*slabs_awaited=*/2).status(), absl::OkStatus());
 }
 
+TEST_F(SessionManagerTest, WhereNoSessionExpiresNothingIsSaidOfLater) {
+  owner_limit = 1;
+  EXPECT_EQ(manager.Create({"", "a"}, absl::InfiniteDuration()).status(), absl::OkStatus());
+  const absl::Status refused = manager.CheckOwnerLimit("");
+  EXPECT_EQ(ReasonOf(refused), kReasonSessionLimit);
+  EXPECT_EQ(RetryAfterOf(refused), std::nullopt);
+}
+
 TEST_F(SessionManagerTest, AnOwnersLimitIsAskedEachTime) {
   owner_limit = 1;
   EXPECT_EQ(CreateIdle("a"), absl::OkStatus());
   const absl::Status refused = manager.CheckOwnerLimit("");
   EXPECT_EQ(ReasonOf(refused), kReasonSessionLimit);
-  EXPECT_THAT(refused.message(), HasSubstr("has 1 sessions, and may have 1"));
+  EXPECT_THAT(refused.message(), HasSubstr("has 1 session, and may have 1"));
   EXPECT_EQ(RetryAfterOf(refused), absl::Minutes(1)) << "the longest hint";
   EXPECT_EQ(CreateIdle("b"), refused);
   EXPECT_EQ(manager.CheckOwnerLimit("somebody else"), absl::OkStatus());

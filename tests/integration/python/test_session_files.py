@@ -4,6 +4,7 @@ import hashlib
 import json
 import stat
 import struct
+import subprocess
 import urllib.request
 
 import pytest
@@ -57,6 +58,28 @@ def test_a_session_goes_on_on_another_server(golden_server, start, run, name, tm
     code, _, err = export("nobody", tmp_path / "n")
     assert code == 4 and not (tmp_path / "n").exists()
     assert list(tmp_path.glob("n*")) == []
+
+
+def test_sessions_go_through_pipes(golden_server, bin_dir, run, name, tmp_path):
+    feed(golden_server, name, PROMPT)
+    environment = {"MNEME_SERVER": golden_server.target}
+    session = [bin_dir / "mneme", "session"]
+    exported = subprocess.run(
+        [*session, "export", name, "-"],
+        **{"cwd": tmp_path, "env": environment, "capture_output": True, "timeout": 60},
+    )
+    assert (exported.returncode, exported.stderr) == (0, b"")
+    assert list(tmp_path.iterdir()) == [], 'no file is called "-"'
+    imported = subprocess.run(
+        [*session, "import", "-", f"{name}-2"],
+        **{"input": exported.stdout, "env": environment, "capture_output": True, "timeout": 60},
+    )
+    assert imported.returncode == 0, imported.stderr
+    assert feed(golden_server, f"{name}-2", [9, 9]) == feed(golden_server, name, [9, 9])
+    for path, kind in (("/dev/zero", "a device"), (tmp_path, "a folder")):
+        code, _, err = run("mneme", "session", "import", path, **environment)
+        assert code == 4
+        assert f"{path} is no session's file: it is {kind}" in err
 
 
 def test_all_doors_give_and_take_the_same_file(golden_server, name, tmp_path):

@@ -123,6 +123,14 @@ def test_arguments_that_are_wrong_end_with_2(complaint, flags, words):
     assert "two words" not in line or "--api-key" not in line, "keys are secrets"
 
 
+@pytest.mark.parametrize("flag", ["--host-state-memory", "--prefix-cache-memory"])
+@pytest.mark.parametrize("more", [[], ["--plan"]])
+def test_memory_that_holds_no_state_is_a_wrong_argument(complaint, flag, more):
+    code, line = complaint("--insecure", f"{flag}=1", *more)
+    assert code == 2, line
+    assert f"{flag} is 1, expected 0 or at least " in line
+
+
 def test_files_that_are_wrong_are_named(complaint, tmp_path, certificates):
     file = tmp_path / "file"
     for text, words in (

@@ -91,6 +91,63 @@ def test_a_session_keeps_the_durability_that_it_began_with(start, tmp_path):
     assert client.generate([2], session="t", max_tokens=3, durability="turn").session.position == 12
 
 
+def test_durability_is_chosen_where_a_session_is_created(start, run, tmp_path):
+    flags = ("--session-dir", str(tmp_path / "sessions"))
+    server = start(*flags)
+    client = server.client()
+    assert client.sessions.create("a", durability="none").durability == "none"
+    assert client.sessions.create("b", durability="turn").durability == "turn"
+    assert client.sessions.create("c").durability == "turn"
+    code, out, err = run("mneme", "session", "create", "d", "--durability", "none", "--json",
+                         MNEME_SERVER=server.target)
+    assert code == 0, err
+    assert json.loads(out)["durability"] == "DURABILITY_NONE"
+    code, _, err = run("mneme", "session", "get", "d", "--durability", "none",
+                       MNEME_SERVER=server.target)
+    assert code == 2 and "--durability is for create" in err
+    client.generate([1], session="a", max_tokens=3)
+    server.process.kill()
+    server.kill()
+
+    server = start(*flags)
+    client = server.client()
+    with pytest.raises(mneme.DataLoss) as refused:
+        client.sessions.create("a")
+    assert refused.value.reason == "SESSION_LOST"
+    with pytest.raises(mneme.DataLoss) as refused:
+        client.generate([1], session="a", max_tokens=3)
+    status, _, text = ask(
+        f"http://127.0.0.1:{server.http_port}",
+        "/v1/completions",
+        body={"prompt": [1], "session_id": "a", "max_tokens": 3},
+    )
+    error = json.loads(text)["error"]
+    assert (status, error["code"]) == (410, "session_lost")
+    assert error["position"] == int(refused.value.metadata["position"])
+    assert client.sessions.create("a", replace_lost=True).position == 0
+
+
+def test_a_limit_that_time_does_not_help_says_nothing_of_later(start, new_key, tmp_path):
+    key, line = new_key("alice", ":sessions=1")
+    file = tmp_path / "keys"
+    file.write_text(f"{line}\n")
+    server = start("--session-dir", str(tmp_path / "sessions"), "--api-key-file", file)
+    client = server.client(api_key=key)
+    client.sessions.create("one")
+    with pytest.raises(mneme.ResourceExhausted) as refused:
+        client.sessions.create("two")
+    assert refused.value.reason == "KEY_SESSION_LIMIT"
+    assert refused.value.retry_after is None
+    status, headers, _ = ask(
+        f"http://127.0.0.1:{server.http_port}",
+        "/v1/sessions",
+        key=key,
+        body={"session_id": "two"},
+    )
+    assert (status, headers["x-should-retry"]) == (429, "false")
+    assert "retry-after" not in headers
+
+
 def metric(server, name, label=""):
     status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/metrics")
     assert status == 200
@@ -254,7 +311,7 @@ def test_the_command_line_replaces_what_was_lost(start, run, tmp_path):
     server = start(*flags)
     assert generate(server, "Two", "--session", "d")[0] == 0
     code, _, err = generate(server, "Two", "--session", "a")
-    assert code == 1
+    assert code == 4
     assert "SESSION_LOST" in err and "--replace-lost" in err
     code, _, err = generate(server, "Two", "--session", "a", "--replace-lost")
     assert code == 0, err

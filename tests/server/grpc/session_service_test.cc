@@ -141,6 +141,14 @@ TEST_F(SessionServiceTest, SessionsGoBackToCheckpointsAndPositions) {
   const absl::Status beyond = client_->RewindSession(back).status();
   EXPECT_EQ(beyond.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(DetailsOf(beyond).reason, "POSITION_GONE");
+  back.set_position(-1);
+  fork.set_target_name("g");
+  fork.set_position(-1);
+  for (const absl::Status& below :
+       {client_->RewindSession(back).status(), client_->ForkSession(fork).status()}) {
+    EXPECT_EQ(DetailsOf(below).reason, "BAD_FIELD");
+    EXPECT_EQ(below.message(), "position is -1, expected 0, where every session begins, or more");
+  }
   back.set_position(15);
   EXPECT_EQ(client_->RewindSession(back)->position(), 15);
   back.set_checkpoint("c");

@@ -66,6 +66,17 @@ TEST(StatusConversionTest, OverloadSaysWhenToComeBack) {
   EXPECT_EQ(DetailsOf(RoundTrip(absl::NotFoundError("x"))).retry_after, std::nullopt);
 }
 
+TEST(StatusConversionTest, WhereOnlyADeletionHelpsNothingSaysToComeBack) {
+  for (const char* reason :
+       {kReasonCheckpointLimit, kReasonSessionLimit, kReasonStorageLimit, kReasonFileTooLarge}) {
+    const absl::Status full = WithReason(absl::ResourceExhaustedError("full"), reason);
+    EXPECT_EQ(DetailsOf(RoundTrip(full)).retry_after, std::nullopt) << reason;
+    EXPECT_EQ(DetailsOf(RoundTrip(WithRetryAfter(full, absl::Seconds(7)))).retry_after,
+              absl::Seconds(7))
+        << reason;
+  }
+}
+
 TEST(StatusConversionTest, LongOrBrokenMessagesFitIntoTrailers) {
   const grpc::Status wire = ToGrpcStatus(absl::InternalError(std::string(100000, 'x') + "\xff"));
   EXPECT_LT(wire.error_message().size() + wire.error_details().size(), 7000);

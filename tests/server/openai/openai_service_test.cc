@@ -463,6 +463,15 @@ TEST_F(OpenAiServiceTest, SessionsGoBack) {
   const RawResponse gone = ask("POST", "/a/b/rewind", R"({"position": 10})");
   EXPECT_EQ(gone.status, 400);
   EXPECT_THAT(gone.body, HasSubstr("position_gone"));
+  for (const std::string field : {"position", "fork_position"}) {
+    const RawResponse below = field == "position"
+                                  ? ask("POST", "/a/b/rewind", R"({"position": -1})")
+                                  : ask("POST", "", R"({"fork_of": "a/b", "fork_position": -1})");
+    EXPECT_EQ(below.status, 400);
+    EXPECT_THAT(below.body, HasSubstr(absl::StrCat("\"param\":\"", field, "\"")));
+    EXPECT_THAT(below.body, HasSubstr(absl::StrCat("\"", field, " is -1, expected 0")));
+    EXPECT_THAT(below.body, HasSubstr("bad_field"));
+  }
   EXPECT_EQ(ask("POST", "/a/b/rewind", "{}").status, 400);
   EXPECT_EQ(ask("POST", "/a/b/rewind", R"({"position": 1, "checkpoint": "c"})").status, 400);
   EXPECT_EQ(ask("POST", "/nobody/rewind", R"({"position": 1})").status, 404);

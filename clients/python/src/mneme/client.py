@@ -276,10 +276,14 @@ class Sessions:
         *,
         ttl: Optional[Duration] = None,
         memory_seed: Optional[int] = None,
+        durability: Optional[str] = None,
+        replace_lost: bool = False,
     ) -> SessionInfo:
         """Takes a place for a session; "": the server chooses a name. `memory_seed`: what it draws
-        from as it recalls, of a model that draws at random (Memoria)."""
-        request = create_session_request(name, ttl, memory_seed)
+        from as it recalls, of a model that draws at random (Memoria). `durability`: "turn" or "none",
+        where the server stores sessions; not given, what its --durability says. `replace_lost`: a
+        new one will do where the server lost a session of that name."""
+        request = create_session_request(name, ttl, memory_seed, durability, replace_lost)
         return session_info_of(self._client._unary("create_session", request, repeatable=False))
 
     def get(self, name: str) -> SessionInfo:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from operator import index
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
 
 from mneme.errors import invalid_field
@@ -292,10 +293,7 @@ def _fill(
         with _filling("session.ttl_ms", given.get("ttl")):
             request.session.ttl_ms = milliseconds(given.get("ttl"))
         if "durability" in given:
-            durability = given["durability"]
-            if durability not in _DURABILITIES:
-                raise ValueError(f'durability is {durability!r}, expected "turn" or "none"')
-            request.session.durability = _DURABILITIES[durability]
+            request.session.durability = _durability(given["durability"])
         if "on_mismatch" in given:
             if given["on_mismatch"] not in _MISMATCHES:
                 raise ValueError(
@@ -410,11 +408,25 @@ def detokenize_request(
     )
 
 
+def _durability(value: Optional[str]) -> int:
+    if value not in _DURABILITIES:
+        raise ValueError(f'durability is {value!r}, expected "turn" or "none"')
+    return int(_DURABILITIES[value])
+
+
 def create_session_request(
-    name: str, ttl: Optional[Duration], memory_seed: Optional[int] = None
+    name: str,
+    ttl: Optional[Duration],
+    memory_seed: Optional[int] = None,
+    durability: Optional[str] = None,
+    replace_lost: bool = False,
 ) -> sessions_pb2.CreateSessionRequest:
     """The message for a call of `sessions.create`."""
     request = sessions_pb2.CreateSessionRequest(name=name, ttl_ms=milliseconds(ttl))
+    if durability is not None:
+        request.durability = _durability(durability)
+    with _filling("replace_lost", replace_lost):
+        request.replace_lost = replace_lost
     if memory_seed is not None:
         with _filling("memory_seed", memory_seed):
             request.memory_seed = memory_seed
@@ -440,7 +452,7 @@ def fork_session_request(
     if isinstance(at, str):
         request.checkpoint = at
     elif at is not None:
-        request.position = at
+        request.position = _position(at)
     return request
 
 
@@ -448,4 +460,17 @@ def rewind_session_request(name: str, to: Place) -> sessions_pb2.RewindSessionRe
     """The message for a call of `sessions.rewind`."""
     if isinstance(to, str):
         return sessions_pb2.RewindSessionRequest(name=name, checkpoint=to)
-    return sessions_pb2.RewindSessionRequest(name=name, position=to)
+    return sessions_pb2.RewindSessionRequest(name=name, position=_position(to))
+
+
+def _position(place: Any) -> int:
+    """The tokens of a place in a session's past that is no checkpoint's name."""
+    # True is 1 to Python, and is nobody's position.
+    if isinstance(place, bool) or not hasattr(place, "__index__"):
+        raise invalid_field(
+            "position", f"{place!r}, expected a whole number of tokens or a checkpoint's name"
+        )
+    position = index(place)
+    if not 0 <= position < 2**63:
+        raise invalid_field("position", f"{place!r}, expected 0, where every session begins, or more")
+    return position
