@@ -72,13 +72,14 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
   if (const int64_t prefixes = options.prefix_cache_memory_bytes; prefixes > 0) {
     if (model.segment > 0) {
       return absl::InvalidArgumentError(
-          "prefix_cache_memory_bytes is set, expected 0: a model that classifies has no prompts "
+          "prefix_cache_memory_bytes (--prefix-cache-memory) is set, expected 0: a model that "
+          "classifies has no prompts "
           "that sessions begin with");
     }
     if (prefixes < model.slab_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("prefix_cache_memory_bytes is ", prefixes,
-                                                     ", expected 0 or at least ", model.slab_bytes,
-                                                     " (a state of this model)"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("prefix_cache_memory_bytes (--prefix-cache-memory) is ", prefixes,
+                       ", expected 0 or at least ", model.slab_bytes, " (a state of this model)"));
     }
   }
   options.max_rows = std::min(options.max_rows, options.max_tokens_per_step);
