@@ -28,6 +28,7 @@ from mneme import (
     HistogramQuantity,
     HistogramView,
     MemoryReport,
+    MnemeError,
 )
 
 from demo import engram_statistics as statistics
@@ -264,7 +265,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     with Client(options.server) as client:
         client.wait_until_ready()
-        result = study(client, options)
+        try:
+            result = study(client, options)
+        except MnemeError as error:
+            raise SystemExit(f"{options.server}: {error}") from error
     print(tables(result))
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -13,7 +13,8 @@ namespace mneme {
 // Whether a session that is forgotten here goes on from where it was stored last, the end of a
 // turn.
 bool EngineLoop::KeepsOldState(const Session& session) const {
-  return log_ != nullptr && session.durability == Durability::kTurn && session.logged;
+  if (log_ == nullptr) return false;
+  return session.parked || (session.durability == Durability::kTurn && session.logged);
 }
 
 // Whether it was to begin a session, anew or not, and has fed that nothing, or nothing but what the

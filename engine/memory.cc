@@ -80,6 +80,11 @@ absl::StatusOr<ForgottenEngrams> EngineLoop::ForgetSegments(const SessionKey& ke
   }
   MNEME_RETURN_IF_ERROR(forgotten.status());
   const int64_t segment = model.info().segment;
+  // Nothing is left of what it forgot before, and a client may ask again whose answer was lost.
+  if (forgotten->total() == 0 && session->forgotten.Has(first * segment, end * segment)) {
+    done(absl::OkStatus());
+    return forgotten;
+  }
   ForgetBeside(*session, first * segment, logged);
   session->path = 0;  // what it holds is no longer what its tokens lead to
   sessions_.LogForgetting(*session, first * segment, end * segment, std::move(done));

@@ -138,7 +138,8 @@ absl::Status EngineLoop::CheckReplayed(const SessionReplay& replay) const {
   }
   if (replay.session.evictions > 0) {
     MNEME_RETURN_IF_ERROR(log_->CheckCapacity(
-        record, absl::StrCat(replay.session.evictions, " of its engrams have no place here")));
+        record, absl::StrCat("while its log was fed again, engrams were evicted for want of room ",
+                             replay.session.evictions, " times")));
   }
   const auto& digest = log_->options().digest;
   const absl::StatusOr<LoggedFacts> facts = LoggedFacts::Decode(record.facts);

@@ -33,9 +33,10 @@ absl::Status CheckLengths(const Request& r, const RequestBounds& bounds) {
   const auto prompt_tokens =
       static_cast<int64_t>(std::max(r.prompt.at_start.size(), r.prompt.continued.size()));
   if (r.prompt.at_start.empty() && r.session.name.empty()) {
-    return FieldError(field,
-                      "is empty, expected at least one token; only a named session with a pending "
-                      "token goes on without");
+    return FieldError(field, absl::StrCat("is empty, expected at least one token",
+                                          r.classify ? ""
+                                                     : "; only a named session with a pending "
+                                                       "token goes on without"));
   }
   const auto check_prompt = [&](int64_t most, absl::string_view flag) {
     if (most <= 0 || prompt_tokens <= most) return absl::OkStatus();

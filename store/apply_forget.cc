@@ -19,21 +19,14 @@ absl::Status ChangeApplier::Do(const ForgetPast& change) {
   MNEME_RETURN_IF_ERROR(catalogue_.DeleteAll(RowKind::kCheckpoint, session.id));
   MNEME_RETURN_IF_ERROR(ClearReplies(session.id, change.answers_beyond));
   MNEME_RETURN_IF_ERROR(BeginLogAt(session, session.turns));
-  if (change.snapshot.has_value() != (session.durability == Durability::kTurn)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Described(session),
-                     ": a snapshot stands for the past of durable sessions, and of no other"));
-  }
-  session.parked = false;
+  session.parked = session.durability == Durability::kNone;
   session.checkpoints = 0;
-  if (change.snapshot.has_value()) {
-    SnapshotRecord snapshot = *change.snapshot;
-    MNEME_RETURN_IF_ERROR(CheckSnapshot(session, snapshot));
-    MNEME_RETURN_IF_ERROR(SetThere(session, snapshot));
-    MNEME_RETURN_IF_ERROR(PutSession(session));  // its bytes are those that are left
-    MNEME_RETURN_IF_ERROR(CheckBytes(session, snapshot.bytes));
-    MNEME_RETURN_IF_ERROR(PutSnapshot(session, snapshot));
-  }
+  SnapshotRecord snapshot = change.snapshot;
+  MNEME_RETURN_IF_ERROR(CheckSnapshot(session, snapshot));
+  MNEME_RETURN_IF_ERROR(SetThere(session, snapshot));
+  MNEME_RETURN_IF_ERROR(PutSession(session));  // its bytes are those that are left
+  MNEME_RETURN_IF_ERROR(CheckBytes(session, snapshot.bytes));
+  MNEME_RETURN_IF_ERROR(PutSnapshot(session, snapshot));
   staged_.erase = true;
   return PutSession(std::move(session));
 }

@@ -222,7 +222,6 @@ absl::Status ChangeApplier::Do(const ChangeSession& change) {
   MNEME_ASSIGN_OR_RETURN(SessionRecord session, FindLive(change.session));
   if (change.ttl.has_value()) session.ttl = *change.ttl;
   if (change.last_used.has_value()) session.last_used = *change.last_used;
-  if (change.parked.has_value()) session.parked = *change.parked;
   if (change.lost) session.status = SessionStatus::kLost;
   return PutSession(std::move(session));
 }

@@ -33,8 +33,6 @@ struct ChangeSession {
   uint64_t session = 0;
   std::optional<absl::Duration> ttl;
   std::optional<absl::Time> last_used;
-  // Of a session that is not durable, before it goes on from its snapshot: false.
-  std::optional<bool> parked;
   bool lost = false;  // what the store has of it does not lead to where it stood
 };
 // A snapshot of the end of the turn before `snapshot.turn`, whose file is durable. The two newest
@@ -83,11 +81,11 @@ struct CutSession {
 };
 // Nothing leads to where the session stands any more but this snapshot of it, which becomes its
 // only one: turns, snapshots and checkpoints are gone, and what was answered to requests that ended
-// beyond `answers_beyond`, though not that there were such. A session that is not durable has no
-// snapshot then. The file is the store's as that of AddSnapshot.
+// beyond `answers_beyond`, though not that there were such. A session that is not durable is parked
+// with it. The file is the store's as that of AddSnapshot.
 struct ForgetPast {
   uint64_t session = 0;
-  std::optional<SnapshotRecord> snapshot;
+  SnapshotRecord snapshot;
   int64_t answers_beyond = 0;
 };
 // A new session that has the log and the snapshots of another, and its durability; checkpoints and

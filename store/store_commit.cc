@@ -28,8 +28,8 @@ bool Erases(const Change& change) {
 std::optional<uint64_t> AddedSnapshot(const Change& change) {
   if (const auto* added = std::get_if<AddSnapshot>(&change)) return added->snapshot.id;
   const auto* forget = std::get_if<ForgetPast>(&change);
-  if (forget == nullptr || !forget->snapshot.has_value()) return std::nullopt;
-  return forget->snapshot->id;
+  if (forget == nullptr) return std::nullopt;
+  return forget->snapshot.id;
 }
 
 // Whatever a file operation found that nobody who submits a batch can do anything about.

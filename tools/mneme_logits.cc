@@ -295,6 +295,10 @@ absl::Status CheckFlags(const LogitsFlags& flags, const std::vector<std::string>
       return absl::InvalidArgumentError(absl::StrCat(name, " is required; see --help"));
     }
   }
+  if (flags.compare_recall && flags.model.compute_dtype == "f32") {
+    return absl::InvalidArgumentError(
+        "--compare-recall compares another arithmetic with f32: expected --compute-dtype bf16");
+  }
   if (flags.batch > 1 && !flags.routing_in.empty()) {
     return absl::InvalidArgumentError(
         "--routing-in works for a session that is alone, not with --batch");

@@ -31,6 +31,7 @@ struct Options {
   v1::EngramsView engrams;
   v1::EdgesView edges;
   v1::HistogramView histogram;
+  v1::ContiguityView distances;
   std::string segments, png;
   bool json = false, contiguity = false, has_histogram = false;
   std::vector<std::string> given;  // flags that belong to one verb, by name
@@ -91,7 +92,10 @@ void PrintSummary(const std::string& session, const v1::MemorySummary& summary) 
   }
 }
 
+void PrintNothing(absl::string_view what) { absl::PrintF("%s\n", what); }
+
 void PrintEngrams(const v1::InspectMemoryResponse& memory) {
+  if (memory.engrams().empty()) return PrintNothing("no engrams to show");
   absl::PrintF("\n%9s %-10s %7s %10s %8s %9s %9s %-8s  %s\n", "BIRTH", "KIND", "AGE", "LIFESPAN",
                "FIRINGS", "GAIN", "NORM", "RECALLED", "TOKENS");
   for (const v1::Engram& engram : memory.engrams()) {
@@ -103,6 +107,7 @@ void PrintEngrams(const v1::InspectMemoryResponse& memory) {
 }
 
 void PrintHistogram(const v1::InspectMemoryResponse& memory, absl::string_view quantity) {
+  if (memory.histogram().empty()) return PrintNothing("no engrams to count");
   int64_t most = 0;
   for (const v1::HistogramBin& bin : memory.histogram()) most = std::max(most, bin.engrams());
   absl::PrintF("\n%10s %10s %8s  engrams by %s\n", "FROM", "TO", "ENGRAMS", quantity);
@@ -113,6 +118,7 @@ void PrintHistogram(const v1::InspectMemoryResponse& memory, absl::string_view q
 }
 
 void PrintContiguity(const v1::InspectMemoryResponse& memory) {
+  if (memory.contiguity().empty()) return PrintNothing("no two engrams are linked");
   double largest = 0;
   for (const v1::ContiguityBin& bin : memory.contiguity()) {
     largest = std::max(largest, bin.mean_weight());
@@ -126,6 +132,7 @@ void PrintContiguity(const v1::InspectMemoryResponse& memory) {
 }
 
 void PrintEdges(const v1::InspectMemoryResponse& memory) {
+  if (memory.edges().empty()) return PrintNothing("no edges to show");
   absl::PrintF("%9s %9s %7s %8s %8s\n", "FROM", "TO", "COUNT", "WEIGHT", "BACK");
   for (const v1::EngramEdge& edge : memory.edges()) {
     absl::PrintF("%9d %9d %7d %8.4f %8.4f\n", edge.from(), edge.to(), edge.count(), edge.weight(),
@@ -140,7 +147,7 @@ int Show(Client& client, const std::string& session, const Options& options) {
     *request.mutable_histogram() = options.histogram;
     request.mutable_histogram()->set_kind(options.engrams.kind());
   }
-  if (options.contiguity) request.mutable_contiguity();
+  if (options.contiguity) *request.mutable_contiguity() = options.distances;
   const bool lists = !options.has_histogram && !options.contiguity;
   if (lists) *request.mutable_engrams() = options.engrams;
   const absl::StatusOr<v1::InspectMemoryResponse> memory = client.InspectMemory(request);
@@ -212,7 +219,9 @@ int Forget(Client& client, const std::string& session, const Options& options) {
 // Flags are registered for all verbs; which of them each takes.
 bool Takes(absl::string_view verb, absl::string_view flag) {
   if (flag == "segments") return verb == "forget";
-  if (flag == "png" || flag == "min-weight" || flag == "birth") return verb == "graph";
+  if (flag == "png" || flag == "min-weight" || flag == "min-count" || flag == "birth") {
+    return verb == "graph";
+  }
   if (flag == "limit") return verb != "forget";
   return verb == "show";
 }
@@ -259,11 +268,22 @@ void AddFlags(Options& options, FlagSet& flags) {
                given("contiguity");
                options.contiguity = value;
              });
+  flags.Integer("max-distance", "show: --contiguity up to so many segments apart; 200 by default.",
+                [&, given, whole](int64_t value) {
+                  given("max-distance");
+                  options.distances.set_max_distance(whole(value));
+                });
   flags.Integer("limit", "show, graph: so many engrams or edges at most; 100 by default.",
                 [&, given, whole](int64_t value) {
                   given("limit");
                   options.engrams.set_limit(whole(value));
                   options.edges.set_limit(whole(value));
+                });
+  flags.Integer("min-count",
+                "graph: only edges of engrams that fired together so often; 1 by default.",
+                [&, given, whole](int64_t value) {
+                  given("min-count");
+                  options.edges.set_min_count(whole(value));
                 });
   flags.Number("min-weight", "graph: only edges that are at least so strong, from 0 to 1.",
                [&, given](double value) {
@@ -281,7 +301,8 @@ void AddFlags(Options& options, FlagSet& flags) {
               return absl::OkStatus();
             });
   flags.String("png", "FILE",
-               "graph: draw it: a column for each segment, a dot for each engram, edges darker the "
+               "graph: draw it: a column for each segment, the oldest on the left, a dot for each "
+               "engram (working green, short-term orange, long-term blue), edges darker the "
                "stronger they are.",
                [&, given](std::string value) {
                  given("png");
@@ -314,6 +335,22 @@ int RunMemory(const Arguments& arguments) {
     if (!Takes(verb, flag)) {
       return ReportUsage("memory", absl::StrCat("--", flag, " is not for ", verb));
     }
+  }
+  const auto is_given = [&options](absl::string_view flag) {
+    return std::ranges::find(options.given, flag) != options.given.end();
+  };
+  if (options.has_histogram && options.contiguity) {
+    return ReportUsage("memory", "--histogram or --contiguity?");
+  }
+  if (options.has_histogram || options.contiguity) {
+    for (const absl::string_view flag : {"order", "limit", "kind"}) {
+      if (!is_given(flag) || (flag == "kind" && options.has_histogram)) continue;
+      return ReportUsage("memory", absl::StrCat("--", flag, " does not go with --",
+                                                options.contiguity ? "contiguity" : "histogram"));
+    }
+  }
+  if (is_given("max-distance") && !options.contiguity) {
+    return ReportUsage("memory", "--max-distance goes with --contiguity");
   }
   if (!options.has_histogram &&
       (options.histogram.bins() != 0 || options.histogram.logarithmic())) {

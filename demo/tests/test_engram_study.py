@@ -33,6 +33,7 @@ class RuleServer:
     def __init__(self):
         self.positions = {}
         self.deleted = []
+        self.refuses = False
         self._server = grpc.server(futures.ThreadPoolExecutor(1))
         add_service(self._server, self, pb, "Inference")
         add_service(self._server, self, sessions_pb2, "Sessions")
@@ -66,6 +67,8 @@ class RuleServer:
         )
 
     def InspectMemory(self, request, context):
+        if self.refuses:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "the memory is of one piece")
         segment = max(0, self.positions[request.name] - 1) // SEGMENT
         living = {birth: self.kind(birth, segment) for birth in range(segment * WORKING)}
         living = {birth: kind for birth, kind in living.items() if kind}
@@ -167,6 +170,14 @@ def test_a_text_read_twice_is_compared_with_itself(server, tmp_path, capsys):
 def test_a_text_of_one_segment_is_refused(server, tmp_path):
     with pytest.raises(SystemExit, match="expected two segments of 4"):
         run(server, tmp_path, 7)
+
+
+def test_a_server_that_refuses_is_told_in_one_line(server, tmp_path):
+    server.refuses = True
+    text = tmp_path / "text"
+    text.write_text("a b c d e f g h")
+    with pytest.raises(SystemExit, match="the memory is of one piece"):
+        engram_study.main(["--server", server.address, "--text", str(text)])
 
 
 def test_pictures_are_made_of_what_was_found(server, tmp_path):

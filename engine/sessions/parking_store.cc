@@ -87,6 +87,7 @@ void Parking::Wrote(const StoredStates::Written& written) {
   }
   stats_.park_seconds.Observe(absl::ToDoubleSeconds(clock_.Monotonic() - begun));
   session.snapshot = session.fed_tokens;
+  session.parked = true;
   pool_.Release(session.slot);
   session.slot = -1;
   session.residence = Residence::kStored;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -18,7 +20,14 @@ namespace mneme {
 // The last positions [begin, end) that a session forgot (ForgetSegments), and where it stood then,
 // before which its log does not lead any more. 0: it forgot none.
 struct ForgottenRange {
+  static constexpr size_t kMostKnown = 64;
   int64_t begin = 0, end = 0, at = 0;
+  // All ranges that it forgot, in order and apart; where they are more than kMostKnown, the last.
+  std::vector<std::pair<int64_t, int64_t>> all;
+
+  void Add(int64_t from, int64_t to, int64_t position);
+  // Whether it forgot all of [from, to).
+  bool Has(int64_t from, int64_t to) const;
 };
 
 // Everything that belongs to a session and is not in its slab; plain data, bounded. Copying it,
@@ -59,6 +68,9 @@ struct Session {
   // Where there is a store (SessionLog).
   Durability durability = Durability::kTurn;
   bool logged = false;  // the store has its record
+  // Not durable, and the store's snapshot is all of it (SessionRecord::parked), wherever else its
+  // state is.
+  bool parked = false;
   // It began anew from there: its log is cut with its next turn. Null: it did not.
   std::shared_ptr<const RewindPoint> cut;
   std::optional<int64_t> doubted_at;  // SessionRecord's, until a request takes it as it is

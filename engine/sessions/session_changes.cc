@@ -1,4 +1,5 @@
 // SessionManager: changes of sessions that the log is told of beside their turns.
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -6,6 +7,25 @@
 #include "engine/sessions/session_manager.h"
 
 namespace mneme {
+
+void ForgottenRange::Add(int64_t from, int64_t to, int64_t position) {
+  begin = from;
+  end = to;
+  at = position;
+  std::erase_if(all, [&](const std::pair<int64_t, int64_t>& known) {
+    if (known.first > to || known.second < from) return false;
+    from = std::min(from, known.first);
+    to = std::max(to, known.second);
+    return true;
+  });
+  all.insert(std::ranges::upper_bound(all, std::pair(from, to)), {from, to});
+  if (all.size() > kMostKnown) all.erase(all.begin());
+}
+
+bool ForgottenRange::Has(int64_t from, int64_t to) const {
+  return std::ranges::any_of(
+      all, [&](const auto& known) { return known.first <= from && to <= known.second; });
+}
 
 SessionManager::Done SessionManager::Claiming(const SessionKey& key, Done done, bool takes_back) {
   Claim(key);
@@ -39,10 +59,21 @@ bool SessionManager::MustAwaitRoom(const SessionKey& key, const NewSession& opti
 
 void SessionManager::LogForgetting(Session& session, int64_t begin, int64_t end, Done done) {
   session.history.Forget(begin - session.position(), end - session.position());
-  session.forgotten = {begin, end, session.position()};
+  const ForgottenRange before = session.forgotten;
+  const bool is_stored = session.durability == Durability::kTurn || session.parked;
+  session.forgotten.Add(begin, end, session.position());
   if (options_.log == nullptr) return done(absl::OkStatus());
-  // What is not durable is here alone.
-  Done claiming = Claiming(session.key, std::move(done), session.durability == Durability::kTurn);
+  // What is not durable may be here alone.
+  Done undone = [this, key = session.key, before, is_stored,
+                 waiting = std::move(done)](const absl::Status& status) {
+    Session* const left = status.ok() || is_stored ? nullptr : Find(key);
+    if (left != nullptr) {
+      left->forgotten = before;
+      left->parked = false;
+    }
+    waiting(status);
+  };
+  Done claiming = Claiming(session.key, std::move(undone), /*takes_back=*/is_stored);
   options_.log->AddTurnWithoutPast(session, {.forgotten = std::pair(begin, end)},
                                    /*answers_beyond=*/begin, std::move(claiming));
 }

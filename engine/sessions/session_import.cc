@@ -1,5 +1,6 @@
 #include "engine/sessions/session_import.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -42,6 +43,21 @@ absl::Status CheckContext(const SessionFacts& facts, const ModelInfo& info) {
                     kReasonContextFull);
 }
 
+// How many slots a file's engrams lie in is a matter of the server that wrote it.
+absl::Status CheckEngrams(const CanonicalState& state, const ModelInfo& info) {
+  if (info.engrams == 0) return absl::OkStatus();
+  const auto types = std::ranges::find(state.tensors, "engrams.types", &StateTensor::name);
+  if (types == state.tensors.end() || types->shape.rank != 1 || types->shape[0] == info.engrams) {
+    return absl::OkStatus();
+  }
+  return WithReason(absl::FailedPreconditionError(
+                        absl::StrCat(kFile, ": its session has room for ", types->shape[0],
+                                     " engrams, and one of this server's for ", info.engrams,
+                                     " (--engram-capacity): a server with --engram-capacity ",
+                                     types->shape[0], " takes it in")),
+                    kReasonEngramCapacity);
+}
+
 }  // namespace
 
 int64_t MostTokens(const ModelInfo& info) {
@@ -70,6 +86,7 @@ absl::StatusOr<SessionImport> SessionImport::Read(const Model& model, const Sess
     absl::StatusOr<CanonicalState> read = parsed->State();
     if (!read.ok()) return Explained(read.status());
     state = *std::move(read);
+    MNEME_RETURN_IF_ERROR(CheckEngrams(state, model.info()));
   }
   std::string().swap(file);
   import.state = std::make_unique<StateCopy>(model);

@@ -16,9 +16,9 @@
 namespace mneme {
 namespace {
 
-// Version 2 has the opening, version 3 sent_before, version 4 the room for engrams and
-// what was forgotten.
-constexpr uint64_t kFactsVersion = 4;
+// Version 2 has the opening, version 3 sent_before, version 4 the room for engrams and the last
+// range that was forgotten, version 5 all of these.
+constexpr uint64_t kFactsVersion = 5;
 
 absl::Status NotDurable(const absl::Status& why) {
   if (const std::optional<OwnerLimit> limit = ExceededLimit(why); limit.has_value()) {
@@ -66,7 +66,9 @@ std::string LoggedFacts::Encode() const {
       .Varint(may_have_evicted ? 1 : 0)
       .Signed(forgotten.begin)
       .Signed(forgotten.end)
-      .Signed(forgotten.at);
+      .Signed(forgotten.at)
+      .Varint(forgotten.all.size());
+  for (const auto& [begin, end] : forgotten.all) values.Signed(begin).Signed(end);
   return std::move(values).Values();
 }
 
@@ -98,6 +100,15 @@ absl::StatusOr<LoggedFacts> LoggedFacts::Decode(absl::string_view text) {
     facts.forgotten.begin = values.Signed();
     facts.forgotten.end = values.Signed();
     facts.forgotten.at = values.Signed();
+  }
+  if (version >= 5) {
+    facts.forgotten.all.resize(values.Count(2));
+    for (auto& [begin, end] : facts.forgotten.all) {
+      begin = values.Signed();
+      end = values.Signed();
+    }
+  } else if (facts.forgotten.at > 0) {
+    facts.forgotten.all = {{facts.forgotten.begin, facts.forgotten.end}};
   }
   MNEME_RETURN_IF_ERROR(values.End("facts of a session"));
   return facts;
@@ -244,6 +255,7 @@ absl::Status SessionLog::Restore(const SessionRecord& record, Session& session) 
   session.residence = Residence::kStored;
   session.durability = record.durability;
   session.logged = true;
+  session.parked = record.parked;
   session.doubted_at = record.doubted_at;
   session.turns = record.turns;
   session.rewinds = record.rewinds;
@@ -295,6 +307,7 @@ void SessionLog::Fork(const Session& parent, Session& child, Done done) {
   child.snapshot = parent.snapshot;
   child.snapshot_turn = parent.snapshot_turn;
   child.durability = parent.durability;
+  child.parked = parent.parked;
   changes.push_back(ForkSession{static_cast<uint64_t>(parent.id), NewRecord(child)});
   Submit(std::move(changes), ExpectCounted(std::move(done)), /*may_wait=*/false);
 }
@@ -310,11 +323,12 @@ void SessionLog::Delete(int64_t id, Done done) {
 
 void SessionLog::AddTurn(Session& session, FedTurn turn, std::optional<RequestRecord> request,
                          Done done) {
-  const bool begins = !session.logged;
+  // Whoever has seen a name is told if it is lost, however soon; and nothing may go on behind a
+  // turn from the snapshot in front of it.
+  const bool must_be_told = !session.logged || session.parked;
   std::vector<Change> changes =
       ChangesOf(session, std::move(turn), std::move(request), /*imported_as=*/0);
-  // Whoever has seen a name is told if it is lost, however soon.
-  if (session.durability == Durability::kTurn || begins) {
+  if (session.durability == Durability::kTurn || must_be_told) {
     return Submit(std::move(changes), ExpectCounted(std::move(done)), /*may_wait=*/false);
   }
   Submit(std::move(changes),
@@ -337,27 +351,26 @@ void SessionLog::AddTurnWithoutPast(Session& session, FedTurn turn, int64_t answ
                                     Done done, const std::byte* slab) {
   const auto id = static_cast<uint64_t>(session.id);
   const uint64_t snapshot = NewId();
+  const bool is_here_alone = session.durability == Durability::kNone && !session.parked;
   std::vector<Change> changes = ChangesOf(session, std::move(turn), std::nullopt, snapshot);
-  ForgetPast forget = {.session = id, .answers_beyond = answers_beyond};
-  Done arrive = ExpectCounted([this, id = session.id, durability = session.durability,
+  ForgetPast forget = {.session = id, .snapshot = {}, .answers_beyond = answers_beyond};
+  session.parked = session.durability == Durability::kNone;
+  Done arrive = ExpectCounted([this, id = session.id, is_here_alone,
                                waiting = std::move(done)](const absl::Status& status) {
-    if (!status.ok() && durability == Durability::kNone) behind_.insert(id);
+    if (!status.ok() && is_here_alone) behind_.insert(id);
     waiting(status);
   });
-  if (session.durability == Durability::kTurn) {
-    session.snapshot = session.fed_tokens;
-    session.snapshot_turn = session.turns;
-    return options_.states->WriteAlone(session, slab, snapshot, std::move(changes),
-                                       std::move(forget), std::move(arrive));
-  }
-  changes.push_back(std::move(forget));
-  Submit(std::move(changes), std::move(arrive), /*may_wait=*/false);
+  session.snapshot = session.fed_tokens;
+  session.snapshot_turn = session.turns;
+  options_.states->WriteAlone(session, slab, snapshot, std::move(changes), std::move(forget),
+                              std::move(arrive));
 }
 
 std::vector<Change> SessionLog::ChangesOf(Session& session, FedTurn turn,
                                           std::optional<RequestRecord> request,
                                           uint64_t imported_as) {
   const bool durable = session.durability == Durability::kTurn;
+  session.parked = false;
   std::vector<Change> changes;
   const bool begins = behind_.erase(session.id) > 0 || !session.logged;
   if (begins) {

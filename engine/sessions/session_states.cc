@@ -16,6 +16,7 @@ void SessionManager::BeginAnew(Session& session, std::shared_ptr<const RewindPoi
   anew.created = session.created;
   anew.durability = session.durability;
   anew.logged = session.logged;
+  anew.parked = session.parked;
   anew.rewinds = session.rewinds;
   anew.memory_seed = session.memory_seed;
   anew.busy = true;

@@ -188,9 +188,8 @@ absl::Status StoredStates::ReadSession(const ReadJob& job, StoredState& state) {
     }
     return absl::DataLossError(unusable.ok() ? "there is no snapshot" : unusable.message());
   }
-  if (record->durability == Durability::kTurn) return ReadTurns(state);
-  // It lives on outside of the store: after a crash it must not go on from this snapshot.
-  return store_.Apply({ChangeSession{.session = id, .parked = false}});
+  // The snapshot of one that is not durable stays all of it until its next turn.
+  return record->durability == Durability::kTurn ? ReadTurns(state) : absl::OkStatus();
 }
 
 absl::Status StoredStates::ReadNewest(std::vector<SnapshotRecord> snapshots, StoredState& state,

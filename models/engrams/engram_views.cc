@@ -23,7 +23,8 @@ absl::StatusOr<size_t> IndexOf(const EngramGraph& graph, uint32_t birth) {
       [](const GraphEngram& engram, uint32_t value) { return engram.birth < value; });
   if (it == engrams.end() || it->birth != birth) {
     return absl::NotFoundError(
-        absl::StrCat("there is no engram ", birth, ": it was never made, or has been forgotten"));
+        absl::StrCat("there is no engram ", birth,
+                     ": it was never made, or has died, or has been evicted or forgotten"));
   }
   return static_cast<size_t>(it - engrams.begin());
 }

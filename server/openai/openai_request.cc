@@ -431,6 +431,11 @@ absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,
       fields.Fail(stream_fields.Finish());
     }
   }
+  if (out.stream && !out.include_usage && out.generate.response().memory_use()) {
+    fields.Fail("memory_use",
+                "false in a stream without usage (stream_options.include_usage), which has it",
+                true);
+  }
   RefuseOthers(fields);
   MNEME_RETURN_IF_ERROR(fields.Finish());
   return out;

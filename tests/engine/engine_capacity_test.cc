@@ -149,6 +149,30 @@ TEST_F(EngineCapacityTest, WhatHasNoPlaceHereStaysWhereItIs) {
   EXPECT_FALSE(outcome.usage().memory_evicted);
 }
 
+TEST_F(EngineCapacityTest, AFileIsForTheRoomThatItsSessionHad) {
+  std::string file;
+  {
+    const auto engine = Start(kUsual);
+    Feed(*engine, 3, 1);
+    auto source = engine->ExportSession(kOfCapacity);
+    ASSERT_EQ(source.status(), absl::OkStatus());
+    for (std::string piece = (*source)->Next(); !piece.empty(); piece = (*source)->Next()) {
+      file += piece;
+    }
+    engine->Drain(absl::Seconds(5));
+  }
+  const SessionKey to = {kOfCapacity.owner, "copy"};
+  const absl::Status refused = Start(kMore)->ImportSession(to, absl::ZeroDuration(), file).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_EQ(ReasonOf(refused), kReasonEngramCapacity);
+  EXPECT_TRUE(absl::StrContains(refused.message(),
+                                "room for 64 engrams, and one of this server's "
+                                "for 128 (--engram-capacity)"))
+      << refused;
+  EXPECT_EQ(Start(kUsual)->ImportSession(to, absl::ZeroDuration(), file).status(),
+            absl::OkStatus());
+}
+
 TEST_F(EngineCapacityTest, ALogThatWasCutIsNotFedAgain) {
   {
     const auto engine = Start(kUsual);

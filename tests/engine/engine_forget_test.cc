@@ -211,16 +211,79 @@ TEST_F(EngineForgetTest, StatesBehindItsPromptAreForgottenToo) {
   EXPECT_LE(Ask(*engine, prompt, "", "fourth").usage().cached_tokens, segment_);
 }
 
-TEST_F(EngineForgetTest, WhatIsNotDurableLosesItsSnapshotAndGoesOn) {
+// A client whose answer was lost asks again.
+TEST_F(EngineForgetTest, ARangeThatWasForgottenIsForgottenAgainAtNoCost) {
   const std::string sessions = folder_.path() + "/sessions";
-  const auto engine = Start(sessions, Durability::kNone);
-  const std::vector<int32_t> secret = Text(2, 1);
-  Ask(*engine, secret);
-  for (int i = 0; i < 6; ++i) Ask(*engine, Text(1, 10 + i), "", absl::StrCat("other", i));
-  // It was parked in the store meanwhile, and comes back to forget.
+  const auto engine = Start(sessions, Durability::kTurn);
+  EXPECT_EQ(Ask(*engine, Text(5, 1)).status(), absl::OkStatus());
   EXPECT_EQ(engine->ForgetSegments(kKey, 0, 1).status(), absl::OkStatus());
+  EXPECT_EQ(engine->ForgetSegments(kKey, 3, 4).status(), absl::OkStatus());
+  EXPECT_EQ(engine->ForgetSegments(kKey, 1, 2).status(), absl::OkStatus());
+  const int64_t position = engine->GetSession(kKey)->position;
+  EXPECT_EQ(Ask(*engine, Text(1, 2)).status(), absl::OkStatus());
+  EXPECT_EQ(engine->CreateCheckpoint(kKey, "since").status(), absl::OkStatus());
+  const auto after = Start(Copy(sessions, folder_.path() + "/killed"), Durability::kTurn);
+  for (Engine* const server : {engine.get(), after.get()}) {
+    for (const auto& [first, end] : {std::pair(0, 1), std::pair(3, 4), std::pair(0, 2)}) {
+      const auto again = server->ForgetSegments(kKey, first, end);
+      ASSERT_EQ(again.status(), absl::OkStatus());
+      EXPECT_EQ(again->total(), 0);
+      EXPECT_TRUE(again->checkpoints.empty());
+    }
+    EXPECT_EQ(server->ListCheckpoints(kKey)->size(), 1u);
+    EXPECT_EQ(server->RewindSession(kKey, {.position = position}).status(), absl::OkStatus());
+  }
+  // More than that was not forgotten yet.
+  EXPECT_GT(engine->ForgetSegments(kKey, 0, 3)->total(), 0);
+}
+
+TEST_F(EngineForgetTest, WhatIsNotDurableLeavesASnapshotOfWhatItIsThen) {
+  const std::string sessions = folder_.path() + "/sessions";
+  const std::vector<int32_t> secret = Text(2, 1), next = Text(1, 3);
+  const auto forgets = [&](Engine& engine) {
+    EXPECT_EQ(Ask(engine, secret).status(), absl::OkStatus());
+    for (int i = 0; i < 6; ++i) Ask(engine, Text(1, 10 + i), "", absl::StrCat("other", i));
+    // Where there is a store, it was parked there meanwhile, and comes back to forget.
+    EXPECT_EQ(engine.ForgetSegments(kKey, 0, 1).status(), absl::OkStatus());
+  };
+  std::vector<int32_t> want;
+  {
+    const auto engine = Start(folder_.path() + "/elsewhere", Durability::kTurn);
+    forgets(*engine);
+    want = Ask(*engine, next).tokens;
+  }
+  const auto engine = Start(sessions, Durability::kNone);
+  forgets(*engine);
   EXPECT_FALSE(IsStored(sessions, std::span(secret).subspan(1, 8)));
-  EXPECT_EQ(Ask(*engine, Text(1, 3)).status(), absl::OkStatus());
+  const std::string killed = Copy(sessions, folder_.path() + "/killed");
+  EXPECT_EQ(Ask(*engine, next).tokens, want);
+  EXPECT_EQ(Ask(*Start(killed, Durability::kNone), next).tokens, want);
+  // Its next turn is behind that.
+  const auto after = Start(Copy(sessions, folder_.path() + "/later"), Durability::kNone);
+  EXPECT_EQ(ReasonOf(Ask(*after, next).status()), kReasonSessionLost);
+}
+
+TEST_F(EngineForgetTest, LookingAtWhatIsParkedChangesNothing) {
+  const std::string sessions = folder_.path() + "/sessions";
+  const std::vector<int32_t> first = Text(2, 1), next = Text(1, 3);
+  std::vector<int32_t> want;
+  {
+    const auto engine = Start("", Durability::kNone);
+    Ask(*engine, first);
+    want = Ask(*engine, next).tokens;
+  }
+  const auto engine = Start(sessions, Durability::kNone);
+  Ask(*engine, first);
+  for (int i = 0; i < 6; ++i) Ask(*engine, Text(1, 10 + i), "", absl::StrCat("other", i));
+  EXPECT_EQ(engine->InspectMemory(kKey, {.engrams = EngramsQuery()}).status(), absl::OkStatus());
+  EXPECT_EQ(ReasonOf(engine->ForgetSegments(kKey, 0, 99).status()), kReasonSegmentOpen);
+  const auto after = Start(Copy(sessions, folder_.path() + "/looked"), Durability::kNone);
+  EXPECT_EQ(Ask(*after, next).tokens, want);
+  // It stays so when its slab is wanted again, and until it is fed.
+  for (int i = 0; i < 6; ++i) Ask(*engine, Text(1, 20 + i), "", absl::StrCat("other", i));
+  EXPECT_EQ(Ask(*engine, next).tokens, want);
+  const auto later = Start(Copy(sessions, folder_.path() + "/fed"), Durability::kNone);
+  EXPECT_EQ(ReasonOf(Ask(*later, next).status()), kReasonSessionLost);
 }
 
 }  // namespace

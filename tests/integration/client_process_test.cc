@@ -173,6 +173,21 @@ TEST(ClientProcessTest, MemoryIsShownAndDrawn) {
   EXPECT_EQ(RunClient(server, {"memory", "graph", "anna", "--birth=9999"}).code, 4);
   EXPECT_EQ(RunClient(server, {"memory", "graph", "anna", "--order=gain"}).code, 2);
   EXPECT_EQ(RunClient(server, {"memory", "show", "anna", "--bins=3"}).code, 2);
+  const std::vector<std::vector<std::string>> contradictions = {{"--histogram=age", "--limit=3"},
+                                                                {"--histogram=age", "--contiguity"},
+                                                                {"--contiguity", "--order=gain"},
+                                                                {"--contiguity", "--kind=working"},
+                                                                {"--max-distance=3"},
+                                                                {"--min-count=2"}};
+  for (const std::vector<std::string>& flags : contradictions) {
+    std::vector<std::string> command = {"memory", "show", "anna"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    EXPECT_EQ(RunClient(server, command).code, 2) << flags.back();
+  }
+  EXPECT_EQ(RunClient(server, {"memory", "show", "anna", "--contiguity", "--max-distance=1"}).code,
+            0);
+  EXPECT_EQ(RunClient(server, {"memory", "graph", "anna", "--min-count=60000"}).out,
+            "no edges to show\n");
   EXPECT_EQ(RunClient(server, {"memory", "show"}).code, 2);
   EXPECT_EQ(RunClient(server, {"memory", "forget", "anna", "--segments=3"}).code, 2);
 }

@@ -283,14 +283,13 @@ TEST_F(ErasingTest, AForkKeepsWhatItsParentForgets) {
   EXPECT_FALSE(disk_.AllFiles().contains(store_->SnapshotPath(shared.id)));
 }
 
-TEST_F(ErasingTest, WhatIsNotDurableLosesItsSnapshot) {
+TEST_F(ErasingTest, WhatIsNotDurableIsParkedAnew) {
   const SessionRecord a = Create("a", Durability::kNone);
-  const SnapshotRecord parked = Snapshot(a);
-  ASSERT_TRUE(store_->Apply({ChangeSession{.session = a.id, .parked = false}}).ok());
-  ASSERT_EQ(store_->Apply({ForgetPast{.session = a.id}}), absl::OkStatus());
+  const SnapshotRecord parked = Snapshot(a), after = Written(a, 0, 0);
+  ASSERT_EQ(store_->Apply({ForgetPast{a.id, after, 0}}), absl::OkStatus());
   EXPECT_FALSE(disk_.AllFiles().contains(store_->SnapshotPath(parked.id)));
-  EXPECT_THAT(store_->Apply({ForgetPast{a.id, Written(a, 0, 0), 0}}),
-              Fails(absl::StatusCode::kInvalidArgument, "of durable sessions, and of no other"));
+  EXPECT_TRUE(disk_.AllFiles().contains(store_->SnapshotPath(after.id)));
+  EXPECT_TRUE(store_->Find(a.id)->parked);
 }
 
 TEST_F(ErasingTest, AnImportedStateIsWhereALogBegins) {

@@ -742,7 +742,10 @@ TEST_F(SessionStoreTest, WhatIsNotDurableIsLostByNameAndPosition) {
   EXPECT_THAT(store_->Apply({TurnOf(a.id, TokenTurn(500, {1}))}),
               Fails(absl::StatusCode::kFailedPrecondition, "was lost at position 501"));
   // Once it goes on, its snapshot is not all of it any more.
-  ASSERT_TRUE(store_->Apply({ChangeSession{.session = b.id, .parked = false}}).ok());
+  ASSERT_TRUE(store_
+                  ->Apply({AddTurn{b.id, Turn{.begin = 500, .pending_token = 1}, 600,
+                                   absl::UnixEpoch(), std::nullopt}})
+                  .ok());
   Open();
   EXPECT_EQ(store_->Find(b.id)->status, SessionStatus::kLost);
   EXPECT_EQ(store_->Apply({DeleteSession{a.id}, CreateSession{NamedSession(*store_, "a")}}),

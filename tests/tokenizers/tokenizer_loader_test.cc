@@ -367,10 +367,41 @@ TEST_F(TokenizerLoaderTest, OldFilesOfAnotherClassAreRefusedByName) {
 
 TEST_F(TokenizerLoaderTest, TokensAroundTextsAreTokensOfTheModel) {
   folder_.Write("tokenizer.json", R"({
-    "post_processor": {"type": "BertProcessing", "sep": ["s", 777], "cls": ["c", 1]},
+    "post_processor": {"type": "BertProcessing", "sep": ["c", 777], "cls": ["c", 1]},
     "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "c": 1}}})");
   facts_.vocab_size = 100;
   EXPECT_THAT(LoadError(absl::StatusCode::kInvalidArgument), HasSubstr("777"));
+}
+
+// A vocabulary that is padded has room for one that is added behind it.
+TEST_F(TokenizerLoaderTest, TokensAroundTextsAreInTheFolder) {
+  facts_.vocab_size = 100;
+  folder_.Write("vocab.txt", "[PAD]\n[UNK]\n[SEP]\na\n");
+  for (const char* config : {R"({"tokenizer_class": "BertTokenizer"})",
+                             R"({"tokenizer_class": "BertTokenizer", "cls_token": "[CLS]"})",
+                             R"({"tokenizer_class": "BertTokenizer",
+            "added_tokens_decoder": {"2": {"content": "[CLS]", "special": true}}})"}) {
+    WriteConfig(config);
+    EXPECT_THAT(LoadError(absl::StatusCode::kInvalidArgument),
+                AllOf(HasSubstr("vocab.txt: BertTokenizer puts cls_token \"[CLS]\""),
+                      HasSubstr("expected it there")));
+  }
+  WriteConfig(R"({"tokenizer_class": "BertTokenizer",
+                  "added_tokens_decoder": {"4": {"content": "[CLS]", "special": true}}})");
+  EXPECT_EQ(*MustLoad()->Encode("a", {.add_bos = true, .add_eos = true}), Ids({4, 3, 2}));
+
+  TestFolder folder;
+  folder.Write("tokenizer.json", R"({
+    "post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+                 {"Sequence": {"id": "A", "type_id": 0}}],
+      "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+      "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [1], "tokens": ["[CLS]"]}}},
+    "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}}})");
+  const absl::Status refused = LoadTokenizer(folder.path(), facts_).status();
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("tokenizer.json: post_processor puts \"[CLS]\" (id 1)"),
+                    HasSubstr("neither in model.vocab nor in added_tokens")));
 }
 
 // Work that is not linear would take minutes.

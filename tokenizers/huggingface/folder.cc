@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -16,6 +18,7 @@
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "tokenizers/huggingface/added_token_rules.h"
+#include "tokenizers/huggingface/post_processor_json.h"
 #include "tokenizers/huggingface/tokenizer.h"
 #include "tokenizers/huggingface/tokenizer_class.h"
 #include "tokenizers/huggingface/tokenizer_json.h"
@@ -128,6 +131,22 @@ absl::Status CheckModelType(const Parsed& parsed) {
       "\"; expected a class that fits, such as PreTrainedTokenizerFast"));
 }
 
+// What the file puts around texts has to be tokens of it.
+absl::Status CheckTemplate(const nlohmann::json& post_processor,
+                           const std::vector<Pipeline::Added>& added,
+                           const std::vector<std::string>& model_tokens, const std::string& path) {
+  for (const TemplateToken& token : TemplateTokens(post_processor)) {
+    const bool is_added = std::ranges::any_of(
+        added, [&](const Pipeline::Added& one) { return one.token.text == token.spelling; });
+    if (is_added || std::ranges::find(model_tokens, token.spelling) != model_tokens.end()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": post_processor puts \"", absl::CHexEscape(token.spelling), "\" (id ", token.id,
+        ") around texts, which is neither in model.vocab nor in "
+        "added_tokens; expected it in one of them"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadHuggingFaceTokenizer(absl::string_view folder,
@@ -162,6 +181,16 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadHuggingFaceTokenizer(absl::string
       ParseAddedTokens(parsed.file.rest.value("added_tokens", nlohmann::json()), list_path));
   const bool file_has_post_processor =
       parsed.file.rest.contains("post_processor") && !parsed.file.rest["post_processor"].is_null();
+  // The ids that files say; other tokens are added behind these, or behind the vocabulary.
+  std::set<std::pair<std::string, int64_t>> listed;
+  for (const auto* tokens :
+       {&file_tokens, &legacy, config.added_tokens.has_value() ? &*config.added_tokens : nullptr}) {
+    if (tokens == nullptr) continue;
+    for (const TokenizerConfig::AddedToken& token : *tokens)
+      listed.emplace(token.content, token.id);
+  }
+  const nlohmann::json file_post_processor =
+      parsed.file.rest.value("post_processor", nlohmann::json());
   const auto model_count = static_cast<int32_t>(parsed.file.model.vocab.size());
   MNEME_ASSIGN_OR_RETURN(Pipeline pipeline, MakePipeline(std::move(parsed.file), parsed.path));
   pipeline.added_tokens =
@@ -177,13 +206,26 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadHuggingFaceTokenizer(absl::string
     });
     return it == added.end() ? std::nullopt : std::optional<int32_t>(it->token.id);
   };
+  const std::vector<std::string>& model_tokens = pipeline.model->tokens();
+  const auto find_listed = [&](absl::string_view spelling) -> std::optional<int32_t> {
+    const std::optional<int32_t> id = find(spelling);
+    const bool is_listed = id.has_value() && listed.contains({std::string(spelling), *id});
+    return is_listed || std::ranges::find(model_tokens, spelling) != model_tokens.end()
+               ? id
+               : std::nullopt;
+  };
   absl::StatusOr<std::optional<PostProcessor>> around =
-      ClassPostProcessor(parsed.tokenizer_class, config, file_has_post_processor, find);
+      ClassPostProcessor(parsed.tokenizer_class, config, file_has_post_processor, find_listed);
   if (!around.ok()) {
     return absl::Status(around.status().code(),
-                        absl::StrCat(folder, ": ", around.status().message()));
+                        absl::StrCat(parsed.path, ": ", around.status().message()));
   }
-  if (around->has_value()) pipeline.post_processor = **std::move(around);
+  if (around->has_value()) {
+    pipeline.post_processor = **std::move(around);
+  } else {
+    MNEME_RETURN_IF_ERROR(
+        CheckTemplate(file_post_processor, pipeline.added_tokens, model_tokens, parsed.path));
+  }
   if (config.clean_up_tokenization_spaces.value_or(false) && pipeline.model_type != "BPE" &&
       pipeline.model_type != "WordPiece") {
     vocabulary.notes.push_back(

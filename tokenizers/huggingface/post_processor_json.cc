@@ -172,4 +172,33 @@ absl::StatusOr<PostProcessor> ParsePostProcessor(const Json& config, absl::strin
   return parsed.has_value() ? *std::move(parsed) : PostProcessor();
 }
 
+std::vector<TemplateToken> TemplateTokens(const Json& config) {
+  std::vector<TemplateToken> found;
+  if (!config.is_object()) return found;
+  for (const Json& one : config.value("processors", Json::array())) {
+    for (TemplateToken& token : TemplateTokens(one)) found.push_back(std::move(token));
+  }
+  const std::string type = config.value("type", "");
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    for (const char* key : {"cls", "sep"}) {
+      const Json& pair = config[key];
+      if (pair[0].is_string()) found.push_back({pair[0], pair[1]});
+    }
+  }
+  if (type != "TemplateProcessing") return found;
+  for (const char* key : {"single", "pair"}) {
+    for (const Json& entry : config[key]) {
+      if (!entry.contains("SpecialToken")) continue;
+      const std::string name = entry["SpecialToken"]["id"];
+      const Json& special = config["special_tokens"][name];
+      const Json spellings = special.value("tokens", Json::array());
+      for (size_t i = 0; i < special["ids"].size(); ++i) {
+        const bool is_spelt = i < spellings.size() && spellings[i].is_string();
+        found.push_back({is_spelt ? spellings[i].get<std::string>() : name, special["ids"][i]});
+      }
+    }
+  }
+  return found;
+}
+
 }  // namespace mneme

@@ -1,7 +1,10 @@
 // The "post_processor" of tokenizer.json.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -17,5 +20,13 @@ namespace mneme {
 // Sequences with at most one of the first three.
 absl::StatusOr<PostProcessor> ParsePostProcessor(const nlohmann::json& config,
                                                  absl::string_view path);
+
+// A token that is put around texts, as the file spells it.
+struct TemplateToken {
+  std::string spelling;
+  int32_t id = 0;
+};
+// Those of a value that ParsePostProcessor takes.
+std::vector<TemplateToken> TemplateTokens(const nlohmann::json& config);
 
 }  // namespace mneme

@@ -175,14 +175,16 @@ std::span<const ClassToken> TokensOf(TokenizerClass tokenizer_class) {
 }
 
 // The id of the token that `config` names so; none if it names none.
-absl::StatusOr<std::optional<int32_t>> IdOf(absl::string_view name, const TokenizerConfig& config,
-                                            FindToken find) {
+absl::StatusOr<std::optional<int32_t>> IdOf(TokenizerClass tokenizer_class, absl::string_view name,
+                                            const TokenizerConfig& config, FindToken find) {
   const std::string spelling = config.Spelling(name).value_or("");
   if (spelling.empty()) return std::nullopt;
   const std::optional<int32_t> id = find(spelling);
   if (id.has_value()) return id;
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " \"", spelling, "\" is not in the vocabulary"));
+      absl::StrCat(TokenizerClassName(tokenizer_class), " puts ", name, " \"", spelling,
+                   "\" around texts, which is not in the vocabulary; expected it there, or in a "
+                   "list of added tokens with an id"));
 }
 
 }  // namespace
@@ -285,8 +287,10 @@ absl::StatusOr<std::optional<PostProcessor>> ClassPostProcessor(TokenizerClass t
                                                                 const TokenizerConfig& config,
                                                                 bool file_has_one, FindToken find) {
   if (tokenizer_class == TokenizerClass::kBert || tokenizer_class == TokenizerClass::kRoberta) {
-    MNEME_ASSIGN_OR_RETURN(const std::optional<int32_t> cls, IdOf("cls_token", config, find));
-    MNEME_ASSIGN_OR_RETURN(const std::optional<int32_t> sep, IdOf("sep_token", config, find));
+    MNEME_ASSIGN_OR_RETURN(const std::optional<int32_t> cls,
+                           IdOf(tokenizer_class, "cls_token", config, find));
+    MNEME_ASSIGN_OR_RETURN(const std::optional<int32_t> sep,
+                           IdOf(tokenizer_class, "sep_token", config, find));
     if (!cls.has_value() || !sep.has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat(TokenizerClassName(tokenizer_class),
@@ -301,11 +305,13 @@ absl::StatusOr<std::optional<PostProcessor>> ClassPostProcessor(TokenizerClass t
   if (file_has_one) return std::nullopt;
   PostProcessor around;
   if (config.add_bos_token.value_or(false)) {
-    MNEME_ASSIGN_OR_RETURN(const std::optional<int32_t> bos, IdOf("bos_token", config, find));
+    MNEME_ASSIGN_OR_RETURN(const std::optional<int32_t> bos,
+                           IdOf(tokenizer_class, "bos_token", config, find));
     if (bos.has_value()) around = PostProcessor::Prefix(*bos);
   }
   if (config.add_eos_token.value_or(false)) {
-    MNEME_ASSIGN_OR_RETURN(const std::optional<int32_t> eos, IdOf("eos_token", config, find));
+    MNEME_ASSIGN_OR_RETURN(const std::optional<int32_t> eos,
+                           IdOf(tokenizer_class, "eos_token", config, find));
     if (eos.has_value()) around.AddSuffix(*eos);
   }
   return around;

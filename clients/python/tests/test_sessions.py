@@ -221,3 +221,29 @@ def test_segments_are_forgotten(server, client):
     assert forgotten == mneme.ForgottenEngrams(1, 0, 3, ("early",))
     request = server.requests[-1]
     assert (request.name, request.first, request.end) == ("anna", 2, 5)
+
+
+def test_what_no_request_can_hold_is_refused_by_its_field(server, client):
+    age = mneme.HistogramQuantity.AGE
+    sessions = client.sessions
+    for field, call in {
+        "engrams.birth": lambda: sessions.inspect_memory(
+            "a", engrams=mneme.EngramsView(birth=2**32)
+        ),
+        "edges.min_count": lambda: sessions.inspect_memory(
+            "a", edges=mneme.EdgesView(min_count=2**31)
+        ),
+        "histogram.quantity": lambda: sessions.inspect_memory(
+            "a", histogram=mneme.HistogramView(quantity="foo")
+        ),
+        "histogram.bins": lambda: sessions.inspect_memory(
+            "a", histogram=mneme.HistogramView(age, bins="many")
+        ),
+        "end": lambda: sessions.forget_segments("a", 0, 2**70),
+        "documents[1]": lambda: client.classify(["a text", None]),
+        "priority": lambda: client.classify(["a text"], priority=2**40),
+    }.items():
+        with pytest.raises(mneme.InvalidArgument) as refused:
+            call()
+        assert [one.field for one in refused.value.field_violations] == [field]
+    assert server.requests == []

@@ -372,6 +372,8 @@ TEST_F(OpenAiServiceTest, WhatAnAnswerDrewOnIsInTheUsageOfThoseWhoAsked) {
   const std::string one = Ask("a", R"({"prompt": [1], "memory_use": true})").body;
   EXPECT_THAT(one, HasSubstr("\"memory_evicted\":true"));
   EXPECT_THAT(one, HasSubstr("\"memory_use\":" + use));
+  EXPECT_THAT(Ask("c", R"({"prompt": [1], "memory_use": true, "stream": true})").body,
+              HasSubstr("stream_options.include_usage"));
   EXPECT_THAT(Ask("b", R"({"prompt": [[1], [2, 3]], "memory_use": true})").body,
               HasSubstr("\"memory_use\":[" + use + "," + use + "]"));
   EXPECT_THAT(Ask("c", R"({"prompt": [1]})").body, Not(HasSubstr("memory_")));

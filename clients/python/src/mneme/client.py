@@ -31,6 +31,7 @@ from mneme.memory import (
     ForgottenEngrams,
     HistogramView,
     MemoryReport,
+    forget_segments_request,
     forgotten_engrams_of,
     inspect_memory_request,
     memory_report_of,
@@ -79,7 +80,7 @@ from mneme.types import (
     SessionPage,
     Tokens,
 )
-from mneme.v1 import inference_pb2, memory_pb2, sessions_pb2
+from mneme.v1 import inference_pb2, sessions_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -403,7 +404,7 @@ class Sessions:
 
     def forget_segments(self, name: str, first: int, end: int) -> ForgottenEngrams:
         """Deletes the engrams that were made of segments [first, end) of the conversation."""
-        request = memory_pb2.ForgetSegmentsRequest(name=name, first=first, end=end)
+        request = forget_segments_request(name, first, end)
         return forgotten_engrams_of(
             self._client._unary("forget_segments", request, repeatable=False)
         )

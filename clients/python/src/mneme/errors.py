@@ -7,7 +7,8 @@ into the trailing metadata of a failed call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -278,6 +279,15 @@ def invalid_field(field: str, description: str) -> InvalidArgument:
     code, message = grpc.StatusCode.INVALID_ARGUMENT, f"{field}: {description}"
     violations = (FieldViolation(field, description),)
     return InvalidArgument(message, _Details(code, message, field_violations=violations))
+
+
+@contextmanager
+def filling(field: str, value: Any) -> Iterator[None]:
+    """Names the field of a request that cannot hold `value`."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        raise invalid_field(field, f"{value!r}: {error}") from error
 
 
 def error_from_call(error: BaseException) -> MnemeError:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
+from mneme.errors import filling
 from mneme.v1 import memory_pb2
 
 __all__ = [
@@ -61,6 +62,13 @@ class HistogramQuantity(enum.Enum):
     """Segments since birth."""
     CREATION = 3
     """The segment that it was made of."""
+
+
+_ENUMS: dict[str, type[enum.Enum]] = {
+    "order": EngramOrder,
+    "kind": EngramKind,
+    "quantity": HistogramQuantity,
+}
 
 
 @dataclass(frozen=True)
@@ -238,6 +246,28 @@ class MemoryUse:
     """Engrams that the session lost since its birth before their lifespan was over."""
 
 
+def _fill_view(name: str, message: Any, view: Any, fields: tuple[str, ...]) -> None:
+    """Every field that is not None; of an enumeration its number."""
+    for field in fields:
+        with filling(f"{name}.{field}", getattr(view, field, None)):
+            value = getattr(view, field)
+            expected = _ENUMS.get(field)
+            if value is None:
+                continue
+            if expected is not None and not isinstance(value, expected):
+                raise TypeError(f"expected a member of {expected.__name__}")
+            setattr(message, field, value if expected is None else value.value)
+
+
+def forget_segments_request(name: str, first: int, end: int) -> memory_pb2.ForgetSegmentsRequest:
+    """The message for a call of `forget_segments`."""
+    request = memory_pb2.ForgetSegmentsRequest()
+    for field, value in (("name", name), ("first", first), ("end", end)):
+        with filling(field, value):
+            setattr(request, field, value)
+    return request
+
+
 def inspect_memory_request(
     name: str,
     engrams: Optional[EngramsView],
@@ -246,28 +276,18 @@ def inspect_memory_request(
     contiguity: Optional[ContiguityView],
 ) -> memory_pb2.InspectMemoryRequest:
     """The message for a call of `inspect_memory`."""
-    request = memory_pb2.InspectMemoryRequest(name=name)
+    request = memory_pb2.InspectMemoryRequest()
+    with filling("name", name):
+        request.name = name
     if engrams is not None:
-        request.engrams.order = engrams.order.value  # type: ignore[assignment]
-        request.engrams.limit = engrams.limit
-        if engrams.kind is not None:
-            request.engrams.kind = engrams.kind.value  # type: ignore[assignment]
-        if engrams.birth is not None:
-            request.engrams.birth = engrams.birth
+        _fill_view("engrams", request.engrams, engrams, ("order", "kind", "limit", "birth"))
     if edges is not None:
-        request.edges.min_count = edges.min_count
-        request.edges.min_weight = edges.min_weight
-        request.edges.limit = edges.limit
-        if edges.birth is not None:
-            request.edges.birth = edges.birth
+        _fill_view("edges", request.edges, edges, ("min_count", "min_weight", "birth", "limit"))
     if histogram is not None:
-        request.histogram.quantity = histogram.quantity.value  # type: ignore[assignment]
-        request.histogram.bins = histogram.bins
-        request.histogram.logarithmic = histogram.logarithmic
-        if histogram.kind is not None:
-            request.histogram.kind = histogram.kind.value  # type: ignore[assignment]
+        fields = ("quantity", "kind", "bins", "logarithmic")
+        _fill_view("histogram", request.histogram, histogram, fields)
     if contiguity is not None:
-        request.contiguity.max_distance = contiguity.max_distance
+        _fill_view("contiguity", request.contiguity, contiguity, ("max_distance",))
     return request
 
 

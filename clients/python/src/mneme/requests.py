@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from operator import index
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
 
-from mneme.errors import invalid_field
+from mneme.errors import filling, invalid_field
 from mneme.retry import RetryPolicy
 from mneme.v1 import inference_pb2, sessions_pb2
 
@@ -209,15 +208,6 @@ def milliseconds(duration: Optional[Duration]) -> int:
     return max(1, round(seconds * 1000))
 
 
-@contextmanager
-def _filling(field: str, value: Any) -> Iterator[None]:
-    """Names the field of a request that cannot hold `value`."""
-    try:
-        yield
-    except (AttributeError, TypeError, ValueError) as error:
-        raise invalid_field(field, f"{value!r}: {error}") from error
-
-
 def generate_request(
     prompt: Prompt, session: Optional[str], options: GenerateOptions
 ) -> inference_pb2.GenerateRequest:
@@ -225,12 +215,12 @@ def generate_request(
     given = _given(options, GenerateOptions)
     request = inference_pb2.GenerateRequest()
     if isinstance(prompt, str):
-        with _filling("text", prompt):
+        with filling("text", prompt):
             request.text = prompt
     elif isinstance(prompt, (bytes, bytearray)):
         raise TypeError("a prompt is text or token ids, not bytes")
     elif prompt is not None:
-        with _filling("token_ids.ids", prompt):
+        with filling("token_ids.ids", prompt):
             request.token_ids.ids.extend(prompt)
         request.token_ids.SetInParent()
     _fill(request, session, given, ("add_special_tokens", "parse_special"))
@@ -252,7 +242,7 @@ def chat_request(
         said = messages
     for index, message in enumerate(said):
         _add_message(request, f"messages[{index}]", message)
-    with _filling("template_arguments", given.get("template_arguments")):
+    with filling("template_arguments", given.get("template_arguments")):
         if "template_arguments" in given:
             request.template_arguments.update(given["template_arguments"])
     _fill(request, session, given, ("whole_conversation", "add_generation_prompt"))
@@ -269,7 +259,7 @@ def _add_message(request: inference_pb2.ChatRequest, path: str, message: Any) ->
     for name, value in message.items():
         if name not in ("role", "content", "name", "reasoning_content"):
             raise invalid_field(f"{path}.{name}", "no such field of a message")
-        with _filling(f"{path}.{name}", value):
+        with filling(f"{path}.{name}", value):
             setattr(added, name, value)
 
 
@@ -288,9 +278,9 @@ def _fill(
     if session is not None:
         if not session:
             raise ValueError("a session's name is not empty; leave it out for an ephemeral one")
-        with _filling("session.name", session):
+        with filling("session.name", session):
             request.session.name = session
-        with _filling("session.ttl_ms", given.get("ttl")):
+        with filling("session.ttl_ms", given.get("ttl")):
             request.session.ttl_ms = milliseconds(given.get("ttl"))
         if "durability" in given:
             request.session.durability = _durability(given["durability"])
@@ -303,14 +293,14 @@ def _fill(
             request.session.on_mismatch = _MISMATCHES[given["on_mismatch"]]
         for name in ("create_if_missing", "must_exist", "replace_lost", "remember"):
             if name in given:
-                with _filling(f"session.{name}", given[name]):
+                with filling(f"session.{name}", given[name]):
                     setattr(request.session, name, given[name])
     else:
         for name in _SESSION:
             if name in given:
                 raise TypeError(f"{name} needs the name of a session")
     if "memory_seed" in given:
-        with _filling("session.memory_seed", given["memory_seed"]):
+        with filling("session.memory_seed", given["memory_seed"]):
             request.session.memory_seed = given["memory_seed"]
 
     for path, message, names in (
@@ -321,24 +311,24 @@ def _fill(
     ):
         for name in names:
             if name in given:
-                with _filling(path + name, given[name]):
+                with filling(path + name, given[name]):
                     setattr(message, name, given[name])
     for option, field in (("bypass_prefix_cache", "bypass"), ("cache_salt", "salt")):
         if option in given:
-            with _filling(f"prefix_cache.{field}", given[option]):
+            with filling(f"prefix_cache.{field}", given[option]):
                 setattr(request.prefix_cache, field, given[option])
     if "cache_marks" in given:
-        with _filling("prefix_cache.marks", given["cache_marks"]):
+        with filling("prefix_cache.marks", given["cache_marks"]):
             request.prefix_cache.marks.extend(given["cache_marks"])
-    with _filling("sampling.logit_bias", given.get("logit_bias")):
+    with filling("sampling.logit_bias", given.get("logit_bias")):
         for token, bias in given.get("logit_bias", {}).items():
             request.sampling.logit_bias[token] = bias
     if "stop" in given:
         stop = given["stop"]
-        with _filling("stopping.stop_strings", stop):
+        with filling("stopping.stop_strings", stop):
             request.stopping.stop_strings.extend([stop] if isinstance(stop, str) else stop)
     if "stop_token_ids" in given:
-        with _filling("stopping.stop_token_ids", given["stop_token_ids"]):
+        with filling("stopping.stop_token_ids", given["stop_token_ids"]):
             request.stopping.stop_token_ids.extend(given["stop_token_ids"])
 
 
@@ -366,17 +356,24 @@ def classify_request(
     """The message for a call of `classify`."""
     if isinstance(documents, str):
         raise TypeError("documents is a str, expected a list of documents")
-    request = inference_pb2.ClassifyRequest(
-        priority=priority, add_special_tokens=add_special_tokens, parse_special=parse_special
-    )
-    for document in documents:
+    request = inference_pb2.ClassifyRequest()
+    for field, value in (
+        ("priority", priority),
+        ("add_special_tokens", add_special_tokens),
+        ("parse_special", parse_special),
+    ):
+        if value is not None:
+            with filling(field, value):
+                setattr(request, field, value)
+    for index, document in enumerate(documents):
         added = request.documents.add()
-        if isinstance(document, str):
-            added.text = document
-        elif len(document) == 2 and all(isinstance(part, str) for part in document):
-            added.text, added.text_pair = document
-        else:
-            added.token_ids.ids.extend(document)
+        with filling(f"documents[{index}]", document):
+            if isinstance(document, str):
+                added.text = document
+            elif len(document) == 2 and all(isinstance(part, str) for part in document):
+                added.text, added.text_pair = document
+            else:
+                added.token_ids.ids.extend(document)
     return request
 
 
@@ -428,7 +425,7 @@ def create_session_request(
     with _filling("replace_lost", replace_lost):
         request.replace_lost = replace_lost
     if memory_seed is not None:
-        with _filling("memory_seed", memory_seed):
+        with filling("memory_seed", memory_seed):
             request.memory_seed = memory_seed
     return request
 
