@@ -1,6 +1,7 @@
 #include "store/catalogue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <span>
@@ -108,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(FileSystem& files, st
   } else if (!opened.ok()) {
     return opened;
   }
-  MNEME_RETURN_IF_ERROR(catalogue->RemoveForerunners(most_checked_bytes, damage));
+  MNEME_RETURN_IF_ERROR(catalogue->RemoveForerunners(damage));
   return catalogue;
 }
 
@@ -222,7 +223,8 @@ absl::StatusOr<bool> Catalogue::HasSessions() {
 }
 
 // Finds the generations there are, and removes what a crash has left of one that was being written.
-// A WAL without its database is set aside: which commits it has nobody can tell without that.
+// A WAL without its database, of which none is newer, is set aside: which commits it has nobody can
+// tell without that.
 absl::Status Catalogue::Sweep(Damage& damage) {
   MNEME_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(folder_));
   std::set<int64_t> wals;
@@ -241,13 +243,17 @@ absl::Status Catalogue::Sweep(Damage& damage) {
     }
   }
   if (removed) MNEME_RETURN_IF_ERROR(files_.SyncDirectory(folder_));
+  if (!generations_.empty()) generation_ = *generations_.rbegin();
   for (const int64_t generation : wals) {
     if (generations_.contains(generation)) continue;
+    if (generation < generation_) {  // of which a power loss has taken the one, and not the other
+      generations_.insert(generation);
+      continue;
+    }
     damage.rows.push_back(absl::DataLossError(
         absl::StrCat(Path(generation), "-wal: has no database ", Path(generation))));
     MNEME_RETURN_IF_ERROR(RemoveGeneration(generation, /*set_aside=*/true, damage));
   }
-  if (!generations_.empty()) generation_ = *generations_.rbegin();
   return absl::OkStatus();
 }
 
@@ -255,6 +261,9 @@ absl::Status Catalogue::Sweep(Damage& damage) {
 // ours all the same, and its forerunner has not gone, that one does.
 absl::Status Catalogue::PassOver(Damage& damage) {
   while (generations_.size() > 1) {
+    const int64_t forerunner = *std::prev(generations_.find(generation_));
+    MNEME_ASSIGN_OR_RETURN(const bool there, files_.Exists(Path(forerunner)));
+    if (!there) return absl::OkStatus();
     const absl::Status opened = OpenGeneration();
     statements_.reset();
     database_.reset();
@@ -263,33 +272,30 @@ absl::Status Catalogue::PassOver(Damage& damage) {
     damage.rows.push_back(opened);
     MNEME_RETURN_IF_ERROR(RemoveGeneration(generation_, /*set_aside=*/true, damage));
     generations_.erase(generation_);
-    generation_ = *generations_.rbegin();
+    generation_ = forerunner;
   }
   return absl::OkStatus();
 }
 
-// A forerunner that a crash has left is removed if it is whole, so that all of it was taken over;
-// what is damaged, or has commits that this one lacks, is set aside.
-absl::Status Catalogue::RemoveForerunners(int64_t most_checked_bytes, Damage& damage) {
+// All of a forerunner was taken over before this one had its name, so what a crash has left of it
+// goes, and with it what was deleted since. It is set aside after damage, and if it has commits that
+// this one lacks.
+absl::Status Catalogue::RemoveForerunners(Damage& damage) {
+  MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> noted, Get({.kind = RowKind::kDamage}));
   for (const int64_t generation : generations_) {
-    MNEME_ASSIGN_OR_RETURN(const bool there, files_.Exists(Path(generation)));
-    if (generation == generation_ || !there) continue;
-    bool whole = false;
-    {
+    if (generation == generation_) continue;
+    const std::string path = Path(generation);
+    MNEME_ASSIGN_OR_RETURN(const bool there, files_.Exists(path));
+    MNEME_ASSIGN_OR_RETURN(const bool wal_aside, files_.Exists(path + "-wal.damaged"));
+    MNEME_ASSIGN_OR_RETURN(const bool database_aside, files_.Exists(path + ".damaged"));
+    // Aside: a crash came between the two.
+    bool kept = noted.has_value() || !damage.rows.empty() || wal_aside || database_aside;
+    if (there && !kept) {
       Catalogue other(files_, folder_);
       other.generation_ = generation;
-      MNEME_ASSIGN_OR_RETURN(const bool begun, files_.Exists(Path(generation) + "-wal.damaged"));
-      MNEME_ASSIGN_OR_RETURN(const WalReading wal, ReadWal(files_, Path(generation) + "-wal"));
-      absl::Status known = wal.damage;
-      if (known.ok()) known = other.OpenGeneration();
-      if (known.ok()) known = other.CheckStructure(most_checked_bytes);
-      if (known.ok()) known = other.CheckCounts();
-      if (!known.ok() && !absl::IsDataLoss(known) && !absl::IsFailedPrecondition(known)) {
-        return known;
-      }
-      whole = known.ok() && !begun && other.commits_ <= commits_;
+      kept = other.OpenGeneration().ok() && other.commits_ > commits_;
     }
-    MNEME_RETURN_IF_ERROR(RemoveGeneration(generation, /*set_aside=*/!whole, damage));
+    MNEME_RETURN_IF_ERROR(RemoveGeneration(generation, /*set_aside=*/kept, damage));
   }
   generations_.clear();
   return absl::OkStatus();

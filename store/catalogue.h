@@ -14,8 +14,9 @@
 // Writing anew is also what follows a failed sync and a damaged database: every row that can be
 // read goes to the next generation, which is durable under its name before the last one is removed
 // (or set aside, as <name>.damaged, if it was damaged). So there is no moment without a whole
-// database, and no WAL that could meet another's database. What a crash has left of a forerunner,
-// or somebody has put beside, is removed only after both were found whole; else it is set aside.
+// database, and no WAL that could meet another's database. What a crash has left of a forerunner is
+// removed only when its successor has been opened, and set aside after damage. A WAL without its
+// database is set aside, and so is a successor that is no database of ours.
 #pragma once
 
 #include <cstdint>
@@ -113,7 +114,7 @@ class Catalogue {
   std::string Path(int64_t generation) const;
   absl::Status Sweep(Damage& damage);
   absl::Status PassOver(Damage& damage);
-  absl::Status RemoveForerunners(int64_t most_checked_bytes, Damage& damage);
+  absl::Status RemoveForerunners(Damage& damage);
   absl::StatusOr<bool> HasSessions();
   absl::Status OpenGeneration();
   absl::Status RenewWal();

@@ -155,7 +155,8 @@ TEST_F(SessionManagerTest, CommandsLeaveTheSlabsThatRequestsWaitFor) {
 
 TEST_F(SessionManagerTest, WhereNoSessionExpiresNothingIsSaidOfLater) {
   owner_limit = 1;
-  EXPECT_EQ(manager.Create({"", "a"}, absl::InfiniteDuration()).status(), absl::OkStatus());
+  EXPECT_EQ(manager.Create({"", "a"}, absl::InfiniteDuration(), /*slabs_awaited=*/0).status(),
+            absl::OkStatus());
   const absl::Status refused = manager.CheckOwnerLimit("");
   EXPECT_EQ(ReasonOf(refused), kReasonSessionLimit);
   EXPECT_EQ(RetryAfterOf(refused), std::nullopt);
