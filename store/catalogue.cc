@@ -278,8 +278,8 @@ absl::Status Catalogue::PassOver(Damage& damage) {
 }
 
 // All of a forerunner was taken over before this one had its name, so what a crash has left of it
-// goes, and with it what was deleted since. It is set aside after damage, and if it has commits that
-// this one lacks.
+// goes, and with it what was deleted since. It is set aside after damage, and if it has commits
+// that this one lacks.
 absl::Status Catalogue::RemoveForerunners(Damage& damage) {
   MNEME_ASSIGN_OR_RETURN(const std::optional<std::string> noted, Get({.kind = RowKind::kDamage}));
   for (const int64_t generation : generations_) {
