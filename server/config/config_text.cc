@@ -88,8 +88,8 @@ certificates and the settings of the log again.
 
 Exit codes: 0 drained, 2 arguments, configuration or API keys, 3 the model does not load, 4 no such
 device or not enough memory, threads or files, 5 cannot listen or TLS files not in order, 6 device
-error or stuck step while serving, 7 ended by force 5 s after --shutdown-timeout, 8 drained, and sessions
-that are not durable could not be saved (the log names them), 130 or 143 second signal.
+error or stuck step while serving, 7 ended by force 5 s after --shutdown-timeout, 8 drained, and
+sessions that are not durable could not be saved (the log names them), 130 or 143 second signal.
 )";
 
 constexpr absl::string_view kOtherFlagsHelp = R"(
