@@ -422,7 +422,7 @@ def create_session_request(
     request = sessions_pb2.CreateSessionRequest(name=name, ttl_ms=milliseconds(ttl))
     if durability is not None:
         request.durability = _durability(durability)
-    with _filling("replace_lost", replace_lost):
+    with filling("replace_lost", replace_lost):
         request.replace_lost = replace_lost
     if memory_seed is not None:
         with filling("memory_seed", memory_seed):
