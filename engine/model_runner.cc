@@ -202,8 +202,8 @@ int ModelRunner::InsertedBy(const StepPlan& plan) const {
   return static_cast<int>(inserted);
 }
 
-// Of rows that begin segments independently, more than four times as many as on average, and than
-// four, do so in fewer than one step of a thousand.
+// Rows begin segments independently: more than four times the average, and more than four, do so in
+// fewer than one step of a thousand.
 int ModelRunner::UsualInserted(int rows) const {
   const InsertedPositions& inserted = model_.info().inserted;
   if (!inserted.exist()) return 0;

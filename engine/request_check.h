@@ -57,7 +57,7 @@ absl::Status CheckLogprobs(absl::string_view field, int value);
 // INVALID_ARGUMENT, naming field, value and range; the field is a payload (status_payload.h).
 absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds);
 absl::Status ValidateSessionName(absl::string_view name, absl::string_view field);
-// Of a place in a session's past, in tokens.
+// A place in a session's past, in tokens, has to be one.
 absl::Status ValidateRewindPosition(int64_t position, absl::string_view field);
 
 // The field of inference.proto that the prompt came in: "text" or "token_ids".

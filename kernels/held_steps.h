@@ -69,7 +69,7 @@ struct HeldMemoryArgs {
   bool always_holds = false;
 };
 
-// What of HeldMemoryArgs was done.
+// The parts of HeldMemoryArgs that were done.
 enum class HeldMemoryDone : uint8_t { kNothing, kMemory, kAll };
 
 // Adds the steps held back of some slabs' memories to W and S, which then are the state by

@@ -89,7 +89,7 @@ absl::Status Catalogue::NoteCounts(Database& next, Damage& damage) {
 }
 
 absl::Status Catalogue::NoteDamage(Database& next, const Damage& damage) {
-  // What is known of earlier damage stays, unless this is worse.
+  // Earlier damage that is noted stays, unless this is worse.
   const auto put = [&next](RowKind kind, bool replaces, RecordWriter values) -> absl::Status {
     const RowKey row = {.kind = kind};
     MNEME_ASSIGN_OR_RETURN(Statement insert,

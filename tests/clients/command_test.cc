@@ -9,7 +9,7 @@ TEST(CommandTest, ALostSessionIsARefusal) {
   EXPECT_EQ(ExitCodeOf(absl::DataLossError("it was lost")), kRefused);
 }
 
-// Of what comes from the server; the rest is nobody's to act upon.
+// Codes of errors that the server sends; the rest is nobody's to act upon.
 TEST(CommandTest, ExitCodesFollowFromTheKindOfError) {
   EXPECT_EQ(ExitCodeOf(absl::OkStatus()), kOk);
   EXPECT_EQ(ExitCodeOf(absl::NotFoundError("x")), kRefused);

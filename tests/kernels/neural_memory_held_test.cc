@@ -72,7 +72,7 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
     Workbench bench(*backend_);
     MemoryProblem::Loaded loaded = whole.Load(bench);
     const int64_t dim = whole.rule.dim, hidden = whole.rule.hidden, heads = whole.rule.heads;
-    // What a fresh session's fields hold is NaN.
+    // A fresh session's fields hold NaN.
     SlabPool numbers(bench, MemoryProblem::kSlots, 1, heads * HeldNumbers(capacity), DType::kF32);
     SlabPool vectors(bench, MemoryProblem::kSlots, 1, heads * capacity * HeldVectors(dim, hidden),
                      DType::kF32);

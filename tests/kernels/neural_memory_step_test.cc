@@ -188,7 +188,7 @@ class NeuralStepProblem {
     return result;
   }
 
-  // What `gated` is to be, in float64.
+  // The expected `gated`, in float64.
   std::vector<double> Gated(const std::vector<double>& out) const {
     const int width = Width(), dim = layer_.memory.dim;
     std::vector<double> gated;

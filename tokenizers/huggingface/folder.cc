@@ -131,7 +131,7 @@ absl::Status CheckModelType(const Parsed& parsed) {
       "\"; expected a class that fits, such as PreTrainedTokenizerFast"));
 }
 
-// What the file puts around texts has to be tokens of it.
+// Refuses a file that puts something around texts that is no token of it.
 absl::Status CheckTemplate(const nlohmann::json& post_processor,
                            const std::vector<Pipeline::Added>& added,
                            const std::vector<std::string>& model_tokens, const std::string& path) {

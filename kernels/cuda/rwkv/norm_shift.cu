@@ -26,7 +26,7 @@ struct Problem {
   bool advance;
 };
 
-// What a thread needs of weights for one of its accesses.
+// A thread's weights for one of its accesses.
 struct Weights {
   float4 norm, bias, mixes[kAheadMixes];
 

@@ -24,7 +24,7 @@ struct RingItem {
   Range range;
 };
 
-// What comes for a token beside its rows, some of it of the token, the rest pending.
+// A token's vectors that come beside its rows, its own and the pending ones.
 template <int kKeyDim, bool kKeyDecays>
 struct RingToken {
   static constexpr int kBlockRows = kRingWarps * kRingRows<kKeyDim>;
@@ -169,7 +169,7 @@ class RingLoader {
     }
   }
 
-  // What the kernel ahead makes, for the item at a place.
+  // Brings the vectors that the kernel ahead makes, for the item at a place.
   __device__ void StartToken(int place) {
     const HeldProblem& p = p_;
     auto& token = memory_.tokens[place];

@@ -23,7 +23,7 @@ struct HeldParams {
   int later;       // blocks from one to the one whose matrices it brings into the L2 cache; or 0
 };
 
-// What the weights are of those of the last fold.
+// The factor from the last fold's weights to today's.
 struct Factors {
   float kept = 1, moved = 0, slowed = 1;
 };

@@ -59,7 +59,7 @@ struct HeldInput {
   bool rounded, rounded_window, silu, normed;
   float scale, eps;  // of its norm
 };
-// What is done to a token besides the memory, or nothing.
+// The layer's other work on a token, or nothing.
 struct HeldLayer {
   bool inputs;  // else q, k, v and gates are what the memory takes
   HeldInput input[3];
