@@ -23,7 +23,7 @@ struct HeldParams {
   int later;       // blocks from one to the one whose matrices it brings into the L2 cache; or 0
 };
 
-// The factor from the last fold's weights to today's.
+// The weights' and momenta's factors since the last fold.
 struct Factors {
   float kept = 1, moved = 0, slowed = 1;
 };
