@@ -85,7 +85,10 @@ absl::Status Catalogue::NoteCounts(Database& next, Damage& damage) {
   }
   MNEME_ASSIGN_OR_RETURN(Statement put,
                          next.Prepare("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)"));
-  return BindKey(put, row).BindBlob(4, EncodeCommits(before.commits, found).Seal(row.Name())).Run();
+  // One more, as a commit that failed may be in the last one's WAL all the same.
+  return BindKey(put, row)
+      .BindBlob(4, EncodeCommits(before.commits + 1, found).Seal(row.Name()))
+      .Run();
 }
 
 absl::Status Catalogue::NoteDamage(Database& next, const Damage& damage) {

@@ -257,6 +257,9 @@ void CrashHistory::Check(PowerLossFileSystem& image, const Oracle& oracle,
   if (!report.damage.empty()) {
     return Fail(absl::StrCat(what, ": damage: ", report.damage[0].ToString()));
   }
+  if (!report.set_aside.empty()) {
+    return Fail(absl::StrCat(what, ": set aside: ", report.set_aside[0]));
+  }
   for (const auto& [name, state] : oracle.acknowledged) {
     if (!Match(**store, image, oracle, name, what).has_value()) return;
   }
