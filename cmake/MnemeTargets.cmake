@@ -234,8 +234,10 @@ function(mneme_isa_sources target)
     target_link_libraries(${target}_${isa} PRIVATE mneme_options)
     set_target_properties(${target}_${isa} PROPERTIES MNEME_CALCULATES ON EXCLUDE_FROM_ALL ON)
     target_compile_definitions(${target}_${isa} PRIVATE MNEME_ISA=${isa} MNEME_ISA_${isa}=1)
+    # Aligned, or what else the program holds moves its hot loops, and prompts by 5 to 10 %.
     target_compile_options(${target}_${isa} PRIVATE ${MNEME_ISA_FLAGS_${isa}}
-      $<$<CONFIG:Release>:-O3> $<$<BOOL:${MNEME_HAVE_NO_WEAK}>:-fno-weak>)
+      $<$<CONFIG:Release>:-O3 -falign-functions=64 -falign-loops=32>
+      $<$<BOOL:${MNEME_HAVE_NO_WEAK}>:-fno-weak>)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${isa}>)
     target_compile_definitions(${target} PRIVATE MNEME_BUILT_${isa})
     if(MNEME_TESTS AND MNEME_HAVE_NO_WEAK AND NOT MNEME_SANITIZE)
