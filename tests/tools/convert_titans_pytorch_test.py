@@ -128,8 +128,10 @@ class ReadArgumentsTest(unittest.TestCase):
 
     def test_goldens(self):
         """Of folders that MNEME_GOLDEN holds, every argument that tensors show is that of config.json."""
-        folder = pathlib.Path(os.environ.get("MNEME_GOLDEN", "nowhere"))
-        for golden in sorted(folder.glob("titans_lucid_*")):
+        goldens = sorted(pathlib.Path(os.environ.get("MNEME_GOLDEN", "nowhere")).glob("titans_lucid_*"))
+        if not goldens:
+            self.skipTest("MNEME_GOLDEN names no folder with such models")
+        for golden in goldens:
             with self.subTest(golden.name):
                 config = json.loads((golden / "config.json").read_text())
                 with open(golden / "model.safetensors", "rb") as file:
