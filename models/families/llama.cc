@@ -103,9 +103,7 @@ AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Default
 NetworkMaker ReadLlama(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const Defaults& defaults = model_type == kMistral.model_type ? kMistral : kLlama;
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
-  if (reader.String("hidden_act", "silu") != "silu") {
-    reader.Unsupported("hidden_act", *reader.Find("hidden_act"), "\"silu\"");
-  }
+  ReadSilu(reader, "silu");
   if (reader.Bool("mlp_bias", false)) reader.Unsupported("mlp_bias", true, "false");
   StackKeys stack;
   stack.vocab = reader.Int("vocab_size", 32000, 1, kMaxVocab);

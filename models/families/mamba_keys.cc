@@ -65,11 +65,7 @@ StackKeys ReadMambaStack(ConfigReader& reader, const MambaStackDefaults& default
                          ModelConfig& config) {
   RefuseUnlessNull(reader, "attnres_block_size", "null: attention residuals are not implemented");
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
-  const std::string activation = reader.String("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") {
-    reader.Unsupported("hidden_act", activation, "\"silu\" or \"swish\", which are the same");
-  }
-  reader.Keep("hidden_act", std::string("silu"));
+  ReadSilu(reader, "silu");
   StackKeys stack;
   stack.vocab = reader.Int("vocab_size", defaults.vocab, 1, kMaxVocab);
   stack.model_dim = reader.Int("hidden_size", defaults.model_dim, 1, kMaxModelDim);

@@ -93,6 +93,14 @@ Activation ReadActivation(ConfigReader& reader, const char* key, absl::string_vi
   return Activation::kGelu;
 }
 
+void ReadSilu(ConfigReader& reader, const std::string& counts) {
+  const std::string activation = reader.String("hidden_act", counts);
+  if (activation != "silu" && activation != "swish") {
+    reader.Unsupported("hidden_act", activation, "\"swish\" or \"silu\", which are the same");
+  }
+  reader.Keep("hidden_act", counts);
+}
+
 int ReadValueHeads(ConfigReader& reader, int heads) {
   int value_heads = heads;
   if (const auto given = reader.NullableInt("num_v_heads", 1, kMaxHeads)) {
@@ -159,9 +167,7 @@ StackKeys ReadStackKeys(ConfigReader& reader, int default_layers, double default
                         ModelConfig& config) {
   RefuseUnlessNull(reader, "attnres_block_size", "null: attention residuals are not implemented");
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
-  if (reader.String("hidden_act", "swish") != "swish") {
-    reader.Unsupported("hidden_act", *reader.Find("hidden_act"), "\"swish\"");
-  }
+  ReadSilu(reader, "swish");
   StackKeys keys;
   keys.vocab = reader.Int("vocab_size", 32000, 1, kMaxVocab);
   keys.model_dim = reader.Int("hidden_size", 2048, 1, kMaxModelDim);

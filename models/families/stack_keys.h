@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -72,6 +73,10 @@ void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view e
 
 // One of several names, as its place among them; the first one where the key is missing.
 int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names);
+
+// The activation of a gated MLP, hidden_act: x sigmoid(x), which libraries call silu or swish.
+// `counts`: the name that makes the fingerprint, whichever the file has.
+void ReadSilu(ConfigReader& reader, const std::string& counts);
 
 // The activation between the two layers of an ungated MLP, by transformers' names for it.
 Activation ReadActivation(ConfigReader& reader, const char* key, absl::string_view otherwise);

@@ -43,9 +43,7 @@ TestTimeTrainingConfig ReadMemory(ConfigReader& reader, int model_dim) {
 NetworkMaker ReadTtt(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
   RefuseUnlessNull(reader, "rope_scaling", "null: frequencies are those of rope_theta alone");
-  if (reader.String("hidden_act", "silu") != "silu") {
-    reader.Unsupported("hidden_act", *reader.Find("hidden_act"), "\"silu\"");
-  }
+  ReadSilu(reader, "silu");
   StackKeys stack;
   stack.vocab = reader.Int("vocab_size", 32000, 1, kMaxVocab);
   stack.model_dim = reader.Int("hidden_size", 2048, 1, kMaxModelDim);

@@ -27,6 +27,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::IsSupersetOf;
 
 TEST(MatrixFingerprintTest, EveryKeyOfAStackCountsAndSoDoesTheRule) {
   DistinctFingerprints seen;
@@ -112,6 +113,29 @@ TEST(MatrixConfigTest, WhatNoFamilyHasIsRefusedByName) {
       EXPECT_THAT(config.status().message(), HasSubstr(absl::StrCat("key \"", key, "\" is")));
     }
   }
+}
+
+// Libraries have written the one name or the other for a gated MLP.
+TEST(MatrixConfigTest, SiluAndSwishAreTheSame) {
+  std::vector<std::string> gated;
+  for (const Architecture& architecture : Architectures()) {
+    ModelSpec spec = ConformanceSpecs(architecture.model_type).front();
+    const auto read = [&] { return ParseModelConfig(ConfigJson(spec), "config.json"); };
+    spec.config["hidden_act"] = "gelu";
+    if (!absl::StrContains(read().status().message(), "which are the same")) continue;
+    gated.push_back(architecture.model_type);
+    spec.config.erase("hidden_act");
+    const auto without = read();
+    ASSERT_TRUE(without.ok()) << gated.back() << " " << without.status();
+    for (const char* name : {"silu", "swish"}) {
+      spec.config["hidden_act"] = name;
+      const auto config = read();
+      ASSERT_TRUE(config.ok()) << gated.back() << " " << config.status();
+      EXPECT_EQ(config->fingerprint, without->fingerprint) << gated.back() << " " << name;
+    }
+  }
+  EXPECT_THAT(gated, IsSupersetOf({"mom", "gated_deltanet", "gla", "kda", "transformer", "llama",
+                                   "mistral", "mamba", "samba", "ttt"}));
 }
 
 TEST(MatrixConfigTest, WarningsAreOfMistakesOnly) {

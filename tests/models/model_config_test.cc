@@ -283,7 +283,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"attention_residuals", Mom(R"("attnres_block_size": 4)"), kUnsupported,
                   "\"attnres_block_size\" is 4"},
         BadConfig{"activation", Mom(R"("hidden_act": "powlu")"), kUnsupported,
-                  "\"hidden_act\" is \"powlu\", which is not supported; expected \"swish\""},
+                  "\"hidden_act\" is \"powlu\", which is not supported; expected \"swish\" or "
+                  "\"silu\", which are the same"},
         BadConfig{"rule", Mom(R"("mom_backend": "gla")"), kUnsupported,
                   "\"mom_backend\" is \"gla\""},
         BadConfig{"no_convolution", Mom(R"("use_short_conv": false)"), kUnsupported,
