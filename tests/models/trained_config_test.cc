@@ -280,6 +280,90 @@ constexpr Refusal kRefusals[] = {
 INSTANTIATE_TEST_SUITE_P(Keys, TrainedConfigTest, testing::ValuesIn(kRefusals),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// A key of the neutral format, the value that it may have, and others, which ask for what the
+// network does not have.
+struct OtherFunction {
+  const char* key;
+  const char* may_be;  // as the same without the key; empty: there is no such
+  std::vector<const char*> refused;
+};
+
+TEST(TitansKeysTest, EveryKeyOfAnotherFunctionIsRefusedByName) {
+  const std::map<const char*, std::vector<OtherFunction>> all = {
+      {"titans-lmm-tiny",
+       {{"mixer", R"("neural_memory")", {R"("gated_delta_momentum")", "null"}},
+        {"memory_rule", R"("gradient")", {R"("gated_delta")"}},
+        {"hidden_act", R"("silu")", {R"("gelu")", R"("relu")"}},
+        {"mlp_bias", "false", {"true"}},
+        {"value_residual", "false", {"true"}},
+        {"axial_position", "0", {"16"}},
+        {"num_longterm_tokens", "0", {"4"}},
+        {"residual_streams", "1", {"4", "0"}},
+        {"hyper_connection", R"("none")", {R"("hc")", R"("mhc_0_3_11")", R"("mhc")"}},
+        {"memory_layers", "[0, 1]", {"[0]", "[1, 0]", "[]", "1"}},
+        {"memory_kv_per_token", "1", {"2"}},
+        {"memory_momentum_mix", "false", {"true"}},
+        {"memory_momentum_mix_zeroth", "false", {"true"}},
+        {"memory_max_grad_norm", "null", {"2.0", "0"}},
+        {"memory_spectral_norm", "false", {"true"}},
+        {"memory_layer_lr_max", "null", {"1.0", "0"}},
+        {"memory_weight_residual", "false", {"true"}},
+        {"memory_gated_transition", "false", {"true"}},
+        {"memory_view_selector", "false", {"true"}},
+        {"memory_output_norm", "false", {"true"}},
+        {"memory_output_proj", "true", {"false"}},
+        {"memory_state_dtype", R"("float32")", {R"("bfloat16")"}},
+        {"variant", "", {R"("titans")"}},
+        {"attention_kind", "", {R"("full")", R"("sliding")", R"("segmented")"}},
+        {"memory_integration", R"("residual")", {R"("attn_output_gate")", R"("product")"}},
+        {"memory_norm", "", {R"("batch")"}},
+        {"memory_activation", "", {R"("gelu_tanh")"}},
+        {"memory_loss", "", {R"("huber")"}},
+        {"memory_read", "", {R"("initial")"}},
+        {"memory_decay", R"("sigmoid")", {R"("softplus")"}},
+        {"memory_gate_pooling", R"("token")", {R"("input_attention")"}},
+        {"memory_qkv_activation", R"("silu")", {R"("gelu")"}},
+        {"memory_qk_norm", R"("l2")", {R"("rms")"}},
+        {"memory_output", R"("gated_rms")", {R"("head_gate")"}}}},
+      {"titans-mag-tiny",
+       {{"persistent_kind", "", {R"("kv")", R"("segment")"}},
+        {"attention_kind", "", {R"("segmented")", R"("none")"}},
+        {"rope_position", R"("absolute")", {R"("segment")"}},
+        {"memory_integration", R"("product")", {R"("residual")", R"("attn_output_gate")"}},
+        {"mag_activation", "", {R"("tanh")"}}}},
+      {"titans-mal-tiny",
+       {{"rope_position", R"("absolute")", {R"("segment")"}},
+        {"memory_integration", R"("residual")", {R"("product")"}}}},
+      {"titans-mac-tiny",
+       {{"persistent_kind", "", {R"("kv")", R"("prefix")"}},
+        {"attention_kind", "", {R"("full")"}},
+        {"rope_position", R"("segment")", {R"("absolute")"}},
+        {"memory_integration", R"("context")", {R"("residual")"}},
+        {"mac_context", "", {R"("prefix_full")"}},
+        {"mac_output_memory", "", {R"("segment_end")"}}}}};
+  for (const auto& [shape, keys] : all) {
+    for (const OtherFunction& other : keys) {
+      ordered_json config = SpecOfShape(shape)->config;
+      const auto with = [&](const char* value) {
+        config[other.key] = ordered_json::parse(value);
+        return ParseModelConfig(config.dump(), "config.json");
+      };
+      for (const char* value : other.refused) {
+        const absl::Status status = with(value).status();
+        EXPECT_EQ(status.code(), kUnimplemented)
+            << shape << " " << other.key << " " << value << ": " << status;
+        EXPECT_THAT(
+            std::string(status.message()),
+            HasSubstr(absl::StrCat("\"", other.key, "\" is ", ordered_json::parse(value).dump())));
+      }
+      if (*other.may_be == '\0') continue;
+      const auto same = with(other.may_be);
+      ASSERT_TRUE(same.ok()) << shape << " " << other.key << ": " << same.status();
+      EXPECT_EQ(same->fingerprint, Fingerprint(shape, "{}")) << shape << " " << other.key;
+    }
+  }
+}
+
 TEST(TrainedKeysTest, AMisspelledKeyOfTttIsHintedAt) {
   const auto config = Config("ttt-linear-tiny", R"({"mini_batchsize": 8})");
   ASSERT_TRUE(config.ok()) << config.status();
