@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "engine/routing_counter.h"
 #include "gtest/gtest.h"
 #include "tests/engine/greedy_request.h"
+#include "tests/models/conformance_specs.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
 
@@ -216,6 +218,38 @@ TEST_P(EngineDeviceTest, StepsOfEitherKindGoThroughGraphsAndAhead) {
       }
     }
   }
+}
+
+// All networks, each with as many rows as a graph has, so that kernels are the same. Only a GPU has
+// graphs and runs ahead.
+TEST_P(EngineDeviceTest, GraphsAndStepsThatRunAheadChangeNoTokenOfAnyNetwork) {
+  if (GetParam().backend.device != "cuda") GTEST_SKIP() << "no graphs";
+  std::set<std::string> generate, tried;
+  for (const Architecture* architecture : ArchitecturesThat(/*classify=*/false)) {
+    generate.insert(architecture->model_type);
+  }
+  for (const std::string& shape : ShapeNames()) {
+    ModelSpec spec = *SpecOfShape(shape);
+    const std::string type = spec.config["model_type"];
+    if (!shape.ends_with("-tiny") || !generate.contains(type)) continue;
+    tried.insert(type);
+    spec.dtype = GetParam().fused ? DType::kBF16 : DType::kF32;
+    spec.initializer_range = 0.12;
+    MakeFolder(spec, folder_);
+    std::map<int, Answer> first;
+    for (const bool ahead : {false, true}) {
+      for (const bool graphs : {false, true}) {
+        SCOPED_TRACE(testing::Message() << shape << ", ahead " << ahead << ", graphs " << graphs);
+        const std::unique_ptr<Engine> engine = Make(MakeServed(), graphs, ahead);
+        for (const int n : {1, 4, 8}) {
+          const DeviceOutcome outcome = AskForChoices(*engine, n);
+          EXPECT_EQ(outcome.tokens, first.try_emplace(n, outcome).first->second.tokens)
+              << n << " rows";
+        }
+      }
+    }
+  }
+  EXPECT_EQ(tried, generate);
 }
 
 // Rows that wait for their crossing, as next to none is short enough, and prompts that are cut at
