@@ -115,7 +115,8 @@ class ConformanceTest
     return *std::move(state);
   }
   // Logits of one more token of each of some texts, as rows of one step.
-  static std::vector<float> StepOf(ModelDriver& driver, const std::vector<ModelDriver::Row>& rows) {
+  static std::vector<double> StepOf(ModelDriver& driver,
+                                    const std::vector<ModelDriver::Row>& rows) {
     auto logits = driver.Step(rows);
     CHECK_OK(logits.status());
     return *std::move(logits);
@@ -179,7 +180,7 @@ TEST_P(ConformanceTest, UnequalNeighboursAndPaddingChangeNothing) {
       std::vector<ModelDriver::Row> rows = {{-1, std::span(text).first(1)}};
       if (take_other > 0) rows.push_back({1, std::span(other).subspan(fed_other, take_other)});
       rows.push_back({2, std::span(text).subspan(fed, take)});
-      const std::vector<float> logits = StepOf(driver, rows);
+      const std::vector<double> logits = StepOf(driver, rows);
       together.insert(together.end(),
                       logits.end() - static_cast<int64_t>(take) * driver.model().info().vocab,
                       logits.end());
@@ -224,7 +225,7 @@ TEST_P(ConformanceTest, ACancelledRowLeavesItsSessionAndItsNeighboursAsTheyAre) 
       const auto feed = [&](int slot, const std::vector<int32_t>& tokens, size_t i) {
         return ModelDriver::Row{slot, std::span(tokens).subspan(i, 1)};
       };
-      const auto keep = [&](std::vector<double>& all, const std::vector<float>& logits, int row) {
+      const auto keep = [&](std::vector<double>& all, const std::vector<double>& logits, int row) {
         const int vocab = driver.model().info().vocab;
         all.insert(all.end(), logits.begin() + row * vocab, logits.begin() + (row + 1) * vocab);
       };
@@ -232,7 +233,7 @@ TEST_P(ConformanceTest, ACancelledRowLeavesItsSessionAndItsNeighboursAsTheyAre) 
         std::vector<ModelDriver::Row> rows = {feed(0, text, i)};
         if (i < cut) rows.push_back(feed(1, other, i));
         if (i < cut) rows.push_back(feed(2, other, i));
-        const std::vector<float> logits = StepOf(driver, rows);
+        const std::vector<double> logits = StepOf(driver, rows);
         keep(stays, logits, 0);
         if (i < cut) keep(cancelled, logits, 1);
       }

@@ -105,6 +105,9 @@ Golden ReadGolden(const std::string& name) {
   const auto& metadata = file->header().metadata;
   const auto error = metadata.find("float32_error_over_max_logit");
   if (error != metadata.end()) golden.float32_error = std::stod(error->second);
+  for (const auto& [key, value] : metadata) {
+    golden.float64 |= absl::StrContains(value, "float64 rounded to float32");
+  }
   golden.greedy_begin = GreedyBegin(*file);
   golden.greedy = Values<int32_t>(*file, absl::StrCat("greedy_from_", golden.greedy_begin).c_str(),
                                   DType::kI32);

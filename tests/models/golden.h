@@ -22,6 +22,8 @@ struct Golden {
   int vocab = 0;
   // What upstream's code, run in float32, was off by, of the largest logit; 0: not known.
   double float32_error = 0;
+  // Whether upstream's code computed in float64, so that a value is off by half a bit of f32.
+  bool float64 = false;
 };
 
 // <repository>/tests/golden/<name>, or $MNEME_GOLDEN/<name> where that is not there; tests run in

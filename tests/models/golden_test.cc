@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <tuple>
@@ -35,6 +38,38 @@ double Bound(const BackendUnderTest& backend, const Golden& golden) {
   return std::max(backend.device == "cuda" ? 1e-4 : 2e-5, 4 * golden.float32_error);
 }
 
+// Whether the model's weights are rounded when they are loaded, even for the reference: heads'
+// norms of titans-pytorch, whose 1 + gamma is held as f32. A memory that is trained amplifies it.
+bool RoundsHeadNorms(const std::string& name) {
+  std::ifstream file(GoldenFolder(name) + "/config.json");
+  const auto config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object() || !config.contains("neural_memory_kwargs")) return false;
+  const nlohmann::json& kwargs = config["neural_memory_kwargs"];
+  return kwargs.value("qk_rmsnorm", false) || kwargs.value("post_rmsnorm", false);
+}
+
+// The same for the largest error, as a share of the largest logit, where upstream computed in
+// float64: the reference is then left with half a bit of f32. Of titans_lucid_depth1 it is off by
+// 4.3e-6, of titans_lucid_train_mac by 8.4e-7: both round their heads' norms. Ours in f32 may be
+// off by ten times what upstream's own was, where that is known.
+double LargestBound(const BackendUnderTest& backend, const std::string& name,
+                    const Golden& golden) {
+  if (!golden.float64) return std::numeric_limits<double>::infinity();
+  if (backend.device == "reference") return RoundsHeadNorms(name) ? 128 * 0x1p-24 : 2e-7;
+  if (golden.float32_error > 0) return 10 * golden.float32_error + 1e-5;
+  return backend.device == "cuda" ? 1e-4 : 2e-5;
+}
+
+double LargestError(const std::vector<double>& got, const std::vector<double>& want) {
+  double error = 0, largest = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::isnan(got[i])) return INFINITY;
+    error = std::max(error, std::abs(got[i] - want[i]));
+    largest = std::max(largest, std::abs(want[i]));
+  }
+  return error / largest;
+}
+
 class GoldenTest : public testing::TestWithParam<std::tuple<std::string, BackendUnderTest>> {
  protected:
   void SetUp() override {
@@ -49,11 +84,12 @@ class GoldenTest : public testing::TestWithParam<std::tuple<std::string, Backend
     ASSERT_TRUE(driver.ok()) << driver.status();
     driver_ = *std::move(driver);
     bound_ = Bound(under_test, golden_);
+    largest_bound_ = LargestBound(under_test, name, golden_);
   }
 
   std::vector<double> Feed(int slot, std::span<const int32_t> ids, std::vector<int> chunks = {}) {
     std::vector<double> logits;
-    CHECK_OK(driver_->Feed(slot, ids, chunks, [&](std::span<const float> step) {
+    CHECK_OK(driver_->Feed(slot, ids, chunks, [&](std::span<const double> step) {
       logits.insert(logits.end(), step.begin(), step.end());
       return absl::OkStatus();
     }));
@@ -64,9 +100,12 @@ class GoldenTest : public testing::TestWithParam<std::tuple<std::string, Backend
                    const std::vector<double>& want) {
     ASSERT_EQ(got.size(), want.size()) << what;
     const double error = RelativeError(got, want);
+    const double largest = LargestError(got, want);
     EXPECT_LE(error, bound_) << what;
+    EXPECT_LE(largest, largest_bound_) << what;
     RecordProperty(what, std::to_string(error));
-    std::printf("  %-12s relative error %.2e, bound %.0e\n", what, error, bound_);
+    std::printf("  %-12s relative error %.2e, bound %.0e; largest %.2e, bound %.0e\n", what, error,
+                bound_, largest, largest_bound_);
   }
 
   std::vector<double> Last(const std::vector<double>& logits, int64_t count) const {
@@ -75,7 +114,7 @@ class GoldenTest : public testing::TestWithParam<std::tuple<std::string, Backend
 
   Golden golden_;
   std::unique_ptr<ModelDriver> driver_;
-  double bound_ = 0;
+  double bound_ = 0, largest_bound_ = 0;
 };
 
 TEST_P(GoldenTest, LogitsOfThePromptFedAtOnce) {

@@ -77,10 +77,13 @@ TEST(InspectMemoryTest, ADumpHasWhatTheReferencesHave) {
       ASSERT_EQ(outcome.code, 0) << outcome.output;
       const StoredTensors dump = ReadTensors(folder.File("dump"));
       EXPECT_EQ(Values<int32_t>(dump, "input_ids"), Values<int32_t>(golden, "input_ids"));
-      // Both are rounded to f32, and some constants are f32 here; f32 all the way is within ten
-      // times of what another implementation loses by it.
-      const double bound = absl::string_view(device) == "cpu" ? 10 * float32_error + 1e-5
-                                                              : std::max(1e-6, float32_error);
+      // Both are rounded to f32, of which the reference is left with a bit or two: 8.7e-8 where it
+      // is most. titans-pytorch's norms of heads are f32 here, which its memories amplify: 5.1e-6
+      // of titans_lucid_depth1. f32 all the way is within ten times of what another implementation
+      // loses by it.
+      const double rounded =
+          absl::StartsWith(name, "titans_lucid_") ? std::max(1e-6, float32_error) : 2e-7;
+      const double bound = absl::string_view(device) == "cpu" ? 10 * float32_error + 1e-5 : rounded;
       int compared = 0;
       for (const auto& [tensor, want] : golden) {
         // Windows of TTT's convolutions are one input longer there.

@@ -67,7 +67,7 @@ std::byte* ModelDriver::Slab(int slot) const {
   return pool_->slabs() + slot * pool_->slab_bytes();
 }
 
-absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows) {
+absl::StatusOr<std::vector<double>> ModelDriver::Step(std::span<const Row> rows) {
   size_t tokens = 0;
   for (const Row& row : rows) tokens += row.tokens.size();
   std::vector<int32_t> all(tokens);
@@ -75,8 +75,8 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows) 
   return Step(rows, all);
 }
 
-absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
-                                                     std::span<const int32_t> wanted) {
+absl::StatusOr<std::vector<double>> ModelDriver::Step(std::span<const Row> rows,
+                                                      std::span<const int32_t> wanted) {
   std::vector<int32_t> ids, types, offsets = {0}, slots;
   std::vector<int64_t> positions;
   int longest = 0;
@@ -126,13 +126,13 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   const TensorView logits = First(logits_, static_cast<int64_t>(wanted.size()));
   model_->Forward(ctx, upload(logit_tokens_, wanted), logits);
 
-  std::vector<float> result(static_cast<size_t>(logits.shape.elements()));
-  if (logits.dtype == DType::kF32) {
+  std::vector<double> result(static_cast<size_t>(logits.shape.elements()));
+  if (logits.dtype == DType::kF64) {
     backend_->CopyToHost(result.data(), logits.data, logits.bytes());
   } else {
-    std::vector<double> wide(result.size());
-    backend_->CopyToHost(wide.data(), logits.data, logits.bytes());
-    std::copy(wide.begin(), wide.end(), result.begin());
+    std::vector<float> narrow(result.size());
+    backend_->CopyToHost(narrow.data(), logits.data, logits.bytes());
+    std::copy(narrow.begin(), narrow.end(), result.begin());
   }
   MNEME_RETURN_IF_ERROR(backend_->Synchronize());
   return result;
@@ -140,7 +140,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
 
 absl::Status ModelDriver::Feed(int slot, std::span<const int32_t> tokens,
                                std::span<const int> chunks,
-                               const std::function<absl::Status(std::span<const float>)>& sink) {
+                               const std::function<absl::Status(std::span<const double>)>& sink) {
   size_t fed = 0;
   for (size_t i = 0; fed < tokens.size(); ++i) {
     size_t size = static_cast<size_t>(limits_.max_tokens);
@@ -151,7 +151,7 @@ absl::Status ModelDriver::Feed(int slot, std::span<const int32_t> tokens,
     }
     size = std::min(size, tokens.size() - fed);
     const Row row{slot, tokens.subspan(fed, size)};
-    MNEME_ASSIGN_OR_RETURN(const std::vector<float> logits, Step({&row, 1}));
+    MNEME_ASSIGN_OR_RETURN(const std::vector<double> logits, Step({&row, 1}));
     if (sink) MNEME_RETURN_IF_ERROR(sink(logits));
     fed += size;
   }

@@ -39,16 +39,17 @@ class ModelDriver {
     std::span<const int32_t> types = {};  // SegmentedText::types; none: 0
   };
   // Feeds the rows in one step. Returns the logits after each token that is wanted (all without
-  // `wanted`), as f32 [wanted, outputs]; the indices count the step's tokens over all rows.
-  absl::StatusOr<std::vector<float>> Step(std::span<const Row> rows);
-  absl::StatusOr<std::vector<float>> Step(std::span<const Row> rows,
-                                          std::span<const int32_t> wanted);
+  // `wanted`), [wanted, outputs], with all bits of the backend's activations: the reference's are
+  // f64, others f32. The indices count the step's tokens over all rows.
+  absl::StatusOr<std::vector<double>> Step(std::span<const Row> rows);
+  absl::StatusOr<std::vector<double>> Step(std::span<const Row> rows,
+                                           std::span<const int32_t> wanted);
 
   // Feeds one slot, split into steps of the sizes in `chunks`, used cyclically and cut to the
   // limits; all at once if it is empty, or segment by segment where the model classifies. Calls
-  // `sink` with the logits of each step's tokens, f32 [tokens, outputs].
+  // `sink` with the logits of each step's tokens, [tokens, outputs].
   absl::Status Feed(int slot, std::span<const int32_t> tokens, std::span<const int> chunks,
-                    const std::function<absl::Status(std::span<const float>)>& sink);
+                    const std::function<absl::Status(std::span<const double>)>& sink);
 
   // A new session; lazily initialised fields keep their bytes. Phases go round as in the engine.
   void Reset(int slot);

@@ -78,7 +78,7 @@ std::unique_ptr<ModelDriver> Drive(const std::string& folder, std::unique_ptr<Ba
 std::vector<double> FeedSlot(ModelDriver& driver, int slot, std::span<const int32_t> tokens,
                              std::vector<int> chunks) {
   std::vector<double> logits;
-  CHECK_OK(driver.Feed(slot, tokens, chunks, [&](std::span<const float> step) {
+  CHECK_OK(driver.Feed(slot, tokens, chunks, [&](std::span<const double> step) {
     logits.insert(logits.end(), step.begin(), step.end());
     return absl::OkStatus();
   }));
