@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/float16.h"
+#include "models/model.h"
 #include "tests/models/matrix_spec.h"
 #include "tests/models/model_driver.h"
 #include "tests/models/plain_network.h"
@@ -15,6 +19,9 @@
 
 namespace mneme {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
 
 // silu(conv(x) + bias) of mixer.conv1d.
 Vec Convolve(PlainLayer& layer, const Vec& x) {
@@ -55,7 +62,7 @@ Vec Mamba(PlainLayer& layer, const Vec& x, int64_t) {
   for (int64_t i = 0; i < channels; ++i) {
     for (int64_t n = 0; n < states; ++n) {
       double& own = h[i * states + n];
-      own = std::exp(-std::exp(a_log[i * states + n]) * dt[i]) * own + dt[i] * u[i] * b[n];
+      own = std::exp(AsF32(-std::exp(a_log[i * states + n])) * dt[i]) * own + dt[i] * u[i] * b[n];
       y[i] += own * c[n];
     }
     y[i] = (y[i] + skip[i] * u[i]) * Silu(z[i]);
@@ -91,7 +98,7 @@ Vec Mamba2(PlainLayer& layer, const Vec& x, int64_t) {
   for (int64_t h = 0; h < heads; ++h) {
     const int64_t group = h / (heads / groups);
     const double step = std::clamp(Softplus(t[h] + layer.Weight("mixer.dt_bias")[h]), least, most);
-    const double decay = std::exp(-std::exp(layer.Weight("mixer.A_log")[h]) * step);
+    const double decay = std::exp(AsF32(-std::exp(layer.Weight("mixer.A_log")[h])) * step);
     const Vec u = Slice(convolved, h * head_dim, head_dim);
     Vec v = u;
     for (double& value : v) value *= step;
@@ -221,6 +228,67 @@ TEST(MambaTest, ATiedNetworkHasNoUseForAHead) {
     WriteTensors(tensors, tied.File("model.safetensors"));
     EXPECT_THAT(with_both, HasSameBits(Logits(tied)));
     EXPECT_GT(RelativeError(with_both, Logits(untied)), 1e-3);
+  }
+}
+
+absl::Status LoadingOf(const StoredTensors& tensors, const TestFolder& folder) {
+  WriteTensors(tensors, folder.File("model.safetensors"));
+  const auto backend = MakeReference();
+  return LoadModel(folder.path(), *backend, nullptr).status();
+}
+
+// use_conv_bias is true unless a file says otherwise.
+TEST(MambaTest, AConvolutionWithoutItsBiasIsRefusedByName) {
+  for (const char* type : {"mamba", "falcon_mamba", "mamba2"}) {
+    ModelSpec spec = MatrixSpec(type, {{"vocab_size", 61}});
+    spec.config["use_conv_bias"] = true;
+    const TestFolder folder;
+    MakeFolder(spec, folder);
+    StoredTensors tensors = ReadTensors(folder.File("model.safetensors"));
+    const std::string name = "backbone.layers.1.mixer.conv1d.bias";
+    ASSERT_TRUE(tensors.contains(name)) << type;
+    const std::string channels = absl::StrCat("[", tensors.at(name).shape[0], "]");
+    tensors.erase(name);
+    const absl::Status status = LoadingOf(tensors, folder);
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << type << " " << status;
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr(absl::StrCat("\"", name, "\" is not in")), HasSubstr(channels)));
+  }
+}
+
+// Whatever the other weights are in, rates are read in the type that the file has them in.
+TEST(MambaTest, RatesOfAnotherFloatTypeAreReadAndOthersAreRefusedByName) {
+  for (const char* type : {"mamba", "falcon_mamba", "mamba2"}) {
+    const TestFolder folder;
+    MakeFolder(MatrixSpec(type, {{"vocab_size", 61}}), folder);
+    const StoredTensors stored = ReadTensors(folder.File("model.safetensors"));
+    const std::string name = "backbone.layers.1.mixer.A_log";
+    const StoredTensor& rates = stored.at(name);
+    ASSERT_EQ(rates.dtype, DType::kF32) << type;
+    for (const bool bf16 : {true, false}) {
+      StoredTensors rounded = stored, narrow = stored;
+      narrow.at(name).dtype = bf16 ? DType::kBF16 : DType::kF16;
+      narrow.at(name).bytes.resize(rates.bytes.size() / 2);
+      for (size_t i = 0; i < rates.bytes.size() / 4; ++i) {
+        float value = 0;
+        std::memcpy(&value, rates.bytes.data() + 4 * i, 4);
+        const uint16_t bits = bf16 ? BF16FromF32(value) : F16FromF32(value);
+        value = bf16 ? F32FromBF16(bits) : F32FromF16(bits);
+        std::memcpy(narrow.at(name).bytes.data() + 2 * i, &bits, 2);
+        std::memcpy(rounded.at(name).bytes.data() + 4 * i, &value, 4);
+      }
+      ASSERT_NE(rounded.at(name).bytes, rates.bytes) << type;
+      WriteTensors(rounded, folder.File("model.safetensors"));
+      const std::vector<double> want = Logits(folder);
+      WriteTensors(narrow, folder.File("model.safetensors"));
+      EXPECT_THAT(Logits(folder), HasSameBits(want)) << type << (bf16 ? " BF16" : " F16");
+    }
+    StoredTensors others = stored;
+    others.at(name).dtype = DType::kI32;
+    const absl::Status status = LoadingOf(others, folder);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << type << " " << status;
+    EXPECT_THAT(status.message(),
+                HasSubstr(absl::StrCat("\"", name, "\": dtype I32, expected F32, BF16 or F16")));
   }
 }
 

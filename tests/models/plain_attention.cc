@@ -48,7 +48,7 @@ Vec PlainAttend(PlainLayer& layer, const PlainHeads& heads, const Vec& q, const 
     Vec scores;
     for (int64_t p = first; p <= position; ++p) {
       const Vec key = Slice(layer.state[name("k", p)], kv * dim, dim);
-      scores.push_back(Dot(Slice(q, h * dim, dim), key) / std::sqrt(static_cast<double>(dim)));
+      scores.push_back(ScoreScale(dim) * Dot(Slice(q, h * dim, dim), key));
     }
     scores = Softmax(scores);
     Vec o(static_cast<size_t>(dim));

@@ -66,7 +66,7 @@ struct Net {
     if (norm != kNone) {
       for (const double y : n) mean += norm == kLayer ? y / width : 0;
       for (const double y : n) squares += (y - mean) * (y - mean) / width;
-      spread = std::sqrt(squares + eps);
+      spread = std::sqrt(squares + AsF32(eps));
       for (size_t i = 0; i < n.size(); ++i) {
         n[i] = (n[i] - mean) / spread;
         out[i] = x[i] + n[i] * Gain(i) + (shift.empty() ? 0 : shift[i]);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <numeric>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
@@ -98,7 +100,7 @@ double Dot(const Vec& a, const Vec& b) {
 }
 
 Vec RmsNorm(const Vec& x, const Vec& weight, double eps) {
-  const double factor = 1 / std::sqrt(Dot(x, x) / static_cast<double>(x.size()) + eps);
+  const double factor = 1 / std::sqrt(Dot(x, x) / static_cast<double>(x.size()) + AsF32(eps));
   Vec y(x.size());
   for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * (weight.empty() ? 1 : weight[i]);
   return y;
@@ -109,7 +111,7 @@ Vec LayerNorm(const Vec& x, const Vec& weight, const Vec& bias, double eps) {
   const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n;
   Vec y = x;
   for (double& value : y) value -= mean;
-  const double factor = 1 / std::sqrt(Dot(y, y) / n + eps);
+  const double factor = 1 / std::sqrt(Dot(y, y) / n + AsF32(eps));
   for (size_t i = 0; i < y.size(); ++i) {
     y[i] = y[i] * factor * weight[i] + (bias.empty() ? 0 : bias[i]);
   }
@@ -239,6 +241,14 @@ PlainNetwork NetworkOf(const PlainMixer& mixer) {
   };
 }
 
+// Constants of memories that are trained, which amplify what they are off by, are f32 in their
+// plain networks, too. Those of others are f32 in ours alone, each off by 2^-25 at most: factors of
+// keys and queries, logarithms of decays, epsilons. 1.7e-7 is the most that was seen of these.
+double BoundOf(const ModelSpec& spec) {
+  const std::string type = spec.config["model_type"];
+  return absl::StartsWith(type, "titans") || type == "ttt" ? 1e-9 : 4e-7;
+}
+
 // The reference backend's logits, compared with `plain` unless that is null.
 std::vector<double> DrivenLogits(const ModelSpec& spec, const PlainNetwork* plain) {
   const std::vector<int32_t> tokens = RandomTokens(40, kVocab, /*seed=*/3);
@@ -248,7 +258,9 @@ std::vector<double> DrivenLogits(const ModelSpec& spec, const PlainNetwork* plai
   const std::vector<double> got = FeedSlot(*driver, 0, tokens, {7, 1, 13});
   if (plain != nullptr) {
     const Vec want = (*plain)(PlainModel(folder.path()), tokens);
-    EXPECT_LE(RelativeError(got, want), 1e-6);  // the driver gives f32
+    const double error = RelativeError(got, want);
+    EXPECT_LE(error, BoundOf(spec));
+    std::printf("  relative error %.2e\n", error);
   }
   return got;
 }

@@ -2,6 +2,7 @@
 // compare with. Equations are those of docs/memory_models.md.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -50,6 +51,11 @@ struct PlainLayer {
   Vec& State(const std::string& name, size_t size);
   std::string Name(const std::string& name) const;
 };
+
+// A constant as networks hold it, on any backend: epsilons, factors of scores, and what is made of
+// weights when they are loaded.
+inline double AsF32(double value) { return static_cast<float>(value); }
+inline double ScoreScale(int64_t dim) { return AsF32(1 / std::sqrt(static_cast<double>(dim))); }
 
 double Sigmoid(double z);
 double Relu(double z);

@@ -136,7 +136,7 @@ class PlainTitansMemory {
     Vec y;
     for (int row = 0; row < heads_ * keys; ++row) {
       Vec weight = Slice(part_[name], row / keys * dim_, dim_);
-      for (double& w : weight) w += 1;
+      for (double& w : weight) w = AsF32(w + 1);
       const Vec one = RmsNorm(Slice(x, row * dim_, dim_), weight, eps_);
       y.insert(y.end(), one.begin(), one.end());
     }
@@ -321,7 +321,7 @@ class PlainTitansAttention {
       Vec scores;
       std::vector<Vec> seen;
       const auto see = [&](const Vec& key, const Vec& value) {
-        scores.push_back(Dot(q, key) / std::sqrt(dim));
+        scores.push_back(ScoreScale(dim) * Dot(q, key));
         seen.push_back(value);
       };
       for (int p = 0; p < persistent; ++p) {

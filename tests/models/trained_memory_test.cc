@@ -260,7 +260,7 @@ class TitansLayer {
       Vec scores;
       std::vector<Vec> values;
       const auto see = [&](const Vec& key, const Vec& value) {
-        scores.push_back(Dot(q, key) / std::sqrt(dim));
+        scores.push_back(ScoreScale(dim) * Dot(q, key));
         values.push_back(value);
       };
       for (int p = 0; p < rows; ++p) {
@@ -294,9 +294,8 @@ class TitansLayer {
       for (int64_t m = 0; m <= n; ++m) {
         if (sliding && m >= prefix && n - m > int64_t{config_["sliding_window"]}) continue;
         seen.push_back(m);
-        scores.push_back(Dot(Turned(Slice(q, h * dim, dim), n, theta),
-                             Turned(Slice(keys_[m], h * dim, dim), m, theta)) /
-                         std::sqrt(dim));
+        scores.push_back(ScoreScale(dim) * Dot(Turned(Slice(q, h * dim, dim), n, theta),
+                                               Turned(Slice(keys_[m], h * dim, dim), m, theta)));
       }
       const Vec weights = Softmax(scores);
       Vec o(static_cast<size_t>(dim));
@@ -472,8 +471,8 @@ class TttLayer {
     } else {
       k = Linear("k_proj", x);
     }
-    const double scale =
-        std::max(0.0, 1.0 / static_cast<double>(j + 1) + Weight("learnable_token_idx")[j]);
+    const double scale = std::max(
+        0.0, AsF32(AsF32(1.0 / static_cast<double>(j + 1)) + Weight("learnable_token_idx")[j]));
     Vec o;
     for (int h = 0; h < heads; ++h) {
       const double logit =
