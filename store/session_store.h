@@ -109,6 +109,9 @@ class SessionStore final : private CommittedSessions {
   struct Options {
     size_t queue_batches = 4096;
     size_t batches_per_commit = 1024;
+    // Where the last commit was of several that were not to wait, the next is begun so much later
+    // than it might be: sessions that decode together end turns together.
+    absl::Duration gather = absl::Microseconds(300);
     absl::Duration lazy = absl::Seconds(1);  // how long batches wait that may
     int64_t requests_kept = 10'000;          // of all sessions; the oldest are forgotten first
     StoreLimits limits;

@@ -174,6 +174,53 @@ TEST_F(SessionStoreTest, BatchesThatWaitShareACommit) {
   EXPECT_EQ(store_->stats().turns, 50);
 }
 
+TEST_F(SessionStoreTest, WhatComesBehindSeveralWaitsForMore) {
+  options_.gather = absl::Seconds(3600);
+  options_.batches_per_commit = 3;
+  Open();
+  const auto add = [this](absl::BlockingCounter& left) {
+    ASSERT_TRUE(store_
+                    ->Submit({CreateSession{NamedSession(
+                                 *store_, absl::StrCat("s", store_->NewId()), Durability::kTurn)}},
+                             [&left](const absl::Status& status) {
+                               EXPECT_EQ(status, absl::OkStatus());
+                               left.DecrementCount();
+                             })
+                    .ok());
+  };
+  // One alone, and one behind it, are held up by nothing.
+  const int64_t before = store_->stats().commits;
+  for (int i = 0; i < 2; ++i) {
+    absl::BlockingCounter left(1);
+    add(left);
+    left.Wait();
+  }
+  EXPECT_EQ(store_->stats().commits - before, 2);
+  // Three that fell together, then three one after the other, which are waited for.
+  absl::Notification held;
+  absl::Notification go;
+  disk_.before_change = [&] {
+    if (!held.HasBeenNotified()) held.Notify();
+    go.WaitForNotification();
+  };
+  absl::BlockingCounter together(4);
+  add(together);
+  held.WaitForNotification();
+  for (int i = 0; i < 3; ++i) add(together);
+  go.Notify();
+  together.Wait();
+  disk_.before_change = nullptr;
+  EXPECT_EQ(store_->stats().commits - before, 4);
+  absl::BlockingCounter apart(3);
+  for (int i = 0; i < 3; ++i) {
+    absl::SleepFor(absl::Milliseconds(5));
+    add(apart);
+  }
+  apart.Wait();
+  EXPECT_EQ(store_->stats().commits - before, 5);
+  store_.reset();  // Waits for nobody.
+}
+
 TEST_F(SessionStoreTest, AFullQueueRefuses) {
   options_.queue_batches = 0;
   Open();
