@@ -148,8 +148,8 @@ def test_a_limit_that_time_does_not_help_says_nothing_of_later(start, new_key, t
     assert "retry-after" not in headers
 
 
-def metric(server, name, label=""):
-    status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/metrics")
+def metric(server, name, label="", key=""):
+    status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/metrics", key=key)
     assert status == 200
     for line in text.decode().splitlines():
         if line.startswith(f"mneme_{name}{{") and label in line:
@@ -199,7 +199,7 @@ def test_bytes_of_the_store_are_told_by_session_by_key_and_in_all(start, run, ne
         statistics = alice.info().statistics
         everything = usage.stored_bytes + bob.sessions.usage().stored_bytes
         assert (statistics.sessions_stored, statistics.stored_bytes) == (4, everything)
-        assert metric(server, "session_store_bytes") == everything >= slabs
+        assert metric(server, "session_store_bytes", key=key) == everything >= slabs
 
         status, _, text = ask(
             f"http://127.0.0.1:{server.http_port}", "/v1/sessions?prefix=f", key=key
