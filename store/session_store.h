@@ -176,6 +176,10 @@ class SessionStore final : private CommittedSessions {
   SessionTotals TotalsFor(uint64_t model) const;
   bool HasSessionsOf(uint64_t model) const;  // lost ones do not count
   OwnerUsage UsageOf(const std::string& owner) const override;
+  OwnerUsage UsageOfAll() const;
+  const StoreLimits& limits() const { return options_.limits; }
+  // SessionRecord::stored_bytes; 0 where there is no such session.
+  int64_t StoredBytesOf(absl::string_view owner, absl::string_view name) const;
   // OverLimit where an owner's other sessions leave no room for a turn of that one, which has so
   // many bytes, whatever it gives up.
   absl::Status CheckLimit(const std::string& owner, int64_t own_bytes) const;
@@ -319,6 +323,7 @@ class SessionStore final : private CommittedSessions {
       ABSL_GUARDED_BY(mu_);
   absl::btree_set<const SessionRecord*, NameOrder> by_name_ ABSL_GUARDED_BY(mu_);  // of sessions_
   absl::flat_hash_map<std::string, OwnerUsage> usage_ ABSL_GUARDED_BY(mu_);        // by owner
+  OwnerUsage usage_of_all_ ABSL_GUARDED_BY(mu_);
   int64_t times_mended_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t lost_ ABSL_GUARDED_BY(mu_) = 0;                             // of sessions_
   absl::flat_hash_map<uint64_t, int64_t> live_ ABSL_GUARDED_BY(mu_);  // of sessions_, by model

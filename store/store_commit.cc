@@ -307,9 +307,11 @@ void SessionStore::NoteRequestKeys() {
 void SessionStore::SetSession(uint64_t id, std::optional<SessionRecord> session) {
   const auto count = [this](const SessionRecord& one, int sign) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     OwnerUsage& usage = usage_[one.owner];
-    usage.sessions += sign;
-    usage.bytes += sign * (one.log_bytes + one.snapshot_bytes);
-    usage.checkpoints += sign * one.checkpoints;
+    for (OwnerUsage* each : {&usage, &usage_of_all_}) {
+      each->sessions += sign;
+      each->bytes += sign * one.stored_bytes();
+      each->checkpoints += sign * one.checkpoints;
+    }
     if (usage.sessions == 0) usage_.erase(one.owner);
     (one.status == SessionStatus::kLost ? lost_ : live_[one.model]) += sign;
   };

@@ -37,6 +37,7 @@ Json SessionJson(const SessionInfo& info, const Engine& engine) {
           {"ttl_ms", TtlMs(info.ttl)},
           {"memory_seed", info.memory_seed.has_value() ? Json(*info.memory_seed) : Json()},
           {"state_bytes", info.state_bytes},
+          {"stored_bytes", info.stored_bytes},
           {"max_context", max_context > 0 ? Json(max_context) : Json()},
           {"context_full", ContextFull(info, max_context)},
           {"residency", ResidencyName(info.residence)},
@@ -45,6 +46,13 @@ Json SessionJson(const SessionInfo& info, const Engine& engine) {
                                                                  : Json("none")},
           {"may_have_been_at",
            info.may_have_been_at.has_value() ? Json(*info.may_have_been_at) : Json()}};
+}
+
+Json SessionUsageJson(const SessionUsage& usage) {
+  const auto limit = [](int64_t most) { return most > 0 ? Json(most) : Json(); };
+  return {{"sessions", usage.sessions},         {"max_sessions", limit(usage.max_sessions)},
+          {"stored_bytes", usage.stored_bytes}, {"max_stored_bytes", limit(usage.max_stored_bytes)},
+          {"checkpoints", usage.checkpoints},   {"max_checkpoints", limit(usage.max_checkpoints)}};
 }
 
 Json CheckpointJson(const std::string& session, const CheckpointInfo& info) {
