@@ -77,22 +77,27 @@ TEST(MemoryPictureTest, ManySegmentsFitIntoAPicture) {
   EXPECT_LE(image.height, 950);
 }
 
-// Where a text is drawn as a picture of its own is.
-bool Shows(Image& image, int x, int y, absl::string_view text) {
-  Image wanted(TextWidth(text), kTextHeight, {255, 255, 255});
-  DrawText(wanted, 0, 0, text, {60, 60, 70});
-  for (int row = 0; row < wanted.height; ++row) {
-    for (int column = 0; column < wanted.width; ++column) {
-      if (At(image, x + column, y + row) != At(wanted, column, row)) return false;
+Image Text(absl::string_view text) {
+  Image image(TextWidth(text), kTextHeight, {255, 255, 255});
+  DrawText(image, 0, 0, text, {60, 60, 70});
+  return image;
+}
+
+// Whether `part` is what the image has there.
+bool IsAt(Image& image, int x, int y, Image& part) {
+  for (int row = 0; row < part.height; ++row) {
+    for (int column = 0; column < part.width; ++column) {
+      if (At(image, x + column, y + row) != At(part, column, row)) return false;
     }
   }
   return true;
 }
 
 bool Shows(Image& image, absl::string_view text) {
-  for (int y = 0; y + kTextHeight <= image.height; ++y) {
-    for (int x = 0; x + TextWidth(text) <= image.width; ++x) {
-      if (Shows(image, x, y, text)) return true;
+  Image part = Text(text);
+  for (int y = 0; y + part.height <= image.height; ++y) {
+    for (int x = 0; x + part.width <= image.width; ++x) {
+      if (IsAt(image, x, y, part)) return true;
     }
   }
   return false;
@@ -113,9 +118,10 @@ TEST(MemoryPictureTest, ItSaysWhatItShows) {
   }
   // Numbers stand below their segments, and beside their places.
   const auto below = [&](int segment, const char* text) {
-    const int x = kPlotLeft + 24 * (segment - 3) - TextWidth(text) / 2;
+    Image part = Text(text);
+    const int x = kPlotLeft + 24 * (segment - 3) - part.width / 2;
     for (int y = kPlotTop + 240; y < image.height - kTextHeight; ++y) {
-      if (Shows(image, x, y, text)) return true;
+      if (IsAt(image, x, y, part)) return true;
     }
     return false;
   };
@@ -123,8 +129,9 @@ TEST(MemoryPictureTest, ItSaysWhatItShows) {
   EXPECT_TRUE(below(40, "40"));
   EXPECT_FALSE(below(4, "5"));
   const auto beside = [&](int place, const char* text) {
+    Image part = Text(text);
     for (int x = 0; x < kPlotLeft; ++x) {
-      if (Shows(image, x, kPlotTop + place * 240 / 7 - kTextHeight / 2, text)) return true;
+      if (IsAt(image, x, kPlotTop + place * 240 / 7 - kTextHeight / 2, part)) return true;
     }
     return false;
   };
