@@ -21,8 +21,7 @@ std::vector<std::string> MemoryUseTexts(const v1::MemoryUse& use, int most) {
   if (shown < use.sources_size()) {
     double rest = 0;
     for (int i = shown; i < use.sources_size(); ++i) rest += use.sources(i).weight();
-    texts.push_back(
-        absl::StrFormat("%.0f%% of %d more", 100 * rest, use.sources_size() - shown));
+    texts.push_back(absl::StrFormat("%.0f%% of %d more", 100 * rest, use.sources_size() - shown));
   }
   return texts;
 }

@@ -19,8 +19,8 @@ namespace {
 constexpr char kTypesName[] = "engrams.types", kCountsName[] = "engrams.counts",
                kFiredName[] = "engrams.fired";
 // Rows of slots that nothing but their number is known of here.
-constexpr const char* kSlotRows[] = {kTypesName, "engrams.vectors", "engrams.lifespans", "engrams.gains",
-                                 "engrams.births"};
+constexpr const char* kSlotRows[] = {kTypesName, "engrams.vectors", "engrams.lifespans",
+                                     "engrams.gains", "engrams.births"};
 
 StateTensor* MovedTensor(CanonicalState& state, absl::string_view name) {
   const auto it = std::ranges::find(state.tensors, name, &StateTensor::name);
@@ -34,22 +34,25 @@ absl::Status UnknownTensor(absl::string_view name, absl::string_view what) {
 // Whether a tensor is there, of that dtype where one is given, with rows for `slots` slots, or of
 // exactly `shape`.
 absl::Status CheckMoved(const CanonicalState& state, absl::string_view name, int64_t slots,
-                   std::optional<DType> dtype, std::optional<Shape> shape = std::nullopt) {
+                        std::optional<DType> dtype, std::optional<Shape> shape = std::nullopt) {
   const StateTensor* const tensor = state.Find(name);
   if (tensor == nullptr) return UnknownTensor(name, "is missing");
   if (dtype.has_value() && tensor->dtype != *dtype) {
-    return UnknownTensor(name, absl::StrCat("is ", Name(tensor->dtype), ", expected ", Name(*dtype)));
+    return UnknownTensor(name,
+                         absl::StrCat("is ", Name(tensor->dtype), ", expected ", Name(*dtype)));
   }
   const bool fits = shape.has_value() ? tensor->shape == *shape
                                       : tensor->shape.rank > 0 && tensor->shape[0] == slots;
   if (!fits) {
-    return UnknownTensor(name, absl::StrCat("has shape ", ShapeToString(tensor->shape), ", expected ",
-                                    shape.has_value() ? ShapeToString(*shape)
-                                                      : absl::StrCat("rows of ", slots, " slots")));
+    return UnknownTensor(
+        name, absl::StrCat("has shape ", ShapeToString(tensor->shape), ", expected ",
+                           shape.has_value() ? ShapeToString(*shape)
+                                             : absl::StrCat("rows of ", slots, " slots")));
   }
   const int64_t bytes = tensor->shape.elements() * SizeOf(tensor->dtype);
   if (static_cast<int64_t>(tensor->bytes.size()) == bytes) return absl::OkStatus();
-  return UnknownTensor(name, absl::StrCat("has ", tensor->bytes.size(), " bytes, expected ", bytes));
+  return UnknownTensor(name,
+                       absl::StrCat("has ", tensor->bytes.size(), " bytes, expected ", bytes));
 }
 
 class Fitter {
@@ -91,11 +94,13 @@ class Fitter {
       MNEME_RETURN_IF_ERROR(CheckMoved(state_, name, had_, std::nullopt));
     }
     MNEME_RETURN_IF_ERROR(CheckMoved(state_, "engrams.births", had_, DType::kI32, Shape{had_}));
-    MNEME_RETURN_IF_ERROR(steps_had_ > 0
-                              ? CheckMoved(state_, kFiredName, had_, DType::kI32, Shape{had_, steps_had_ / 32})
-                              : CheckMoved(state_, kCountsName, had_, DType::kU16, Shape{had_, had_}));
+    MNEME_RETURN_IF_ERROR(
+        steps_had_ > 0
+            ? CheckMoved(state_, kFiredName, had_, DType::kI32, Shape{had_, steps_had_ / 32})
+            : CheckMoved(state_, kCountsName, had_, DType::kU16, Shape{had_, had_}));
     const int64_t recalled = config_.rules.recalled();
-    MNEME_RETURN_IF_ERROR(CheckMoved(state_, "engrams.recalled", 1, DType::kI32, Shape{1, recalled}));
+    MNEME_RETURN_IF_ERROR(
+        CheckMoved(state_, "engrams.recalled", 1, DType::kI32, Shape{1, recalled}));
     return CheckMoved(state_, "engrams.facts", 1, DType::kI32, Shape{1, kEngramFacts});
   }
 
@@ -104,15 +109,16 @@ class Fitter {
     const auto most = static_cast<int32_t>(recalled.size());
     const int32_t count = facts[kEngramsRecalled];
     if (count < 0 || count > most) {
-      return UnknownTensor("engrams.facts", absl::StrCat("says that ", count,
-                                                 " engrams are recalled, expected from 0 to ", most));
+      return UnknownTensor(
+          "engrams.facts",
+          absl::StrCat("says that ", count, " engrams are recalled, expected from 0 to ", most));
     }
     for (int32_t n = 0; n < most; ++n) {
       int32_t& slot = recalled[static_cast<size_t>(n)];
-      const bool is_engram =
-          slot >= 0 && slot < had_ && new_slot_[static_cast<size_t>(slot)] >= 0;
+      const bool is_engram = slot >= 0 && slot < had_ && new_slot_[static_cast<size_t>(slot)] >= 0;
       if (n < count && !is_engram) {
-        return UnknownTensor("engrams.recalled", absl::StrCat("says ", slot, ", where no engram is"));
+        return UnknownTensor("engrams.recalled",
+                             absl::StrCat("says ", slot, ", where no engram is"));
       }
       slot = n < count ? new_slot_[static_cast<size_t>(slot)] : -1;
     }
@@ -212,7 +218,7 @@ absl::Status FitEngrams(const EngramConfig& config, CanonicalState& state) {
   }
   if (types->shape[0] < 1 || types->shape[0] > kLargestEngramCapacity) {
     return UnknownTensor(kTypesName, absl::StrCat("has ", types->shape[0], " slots, expected 1 to ",
-                                      kLargestEngramCapacity));
+                                                  kLargestEngramCapacity));
   }
   return Fitter(config, state, types->shape[0]).Fit();
 }

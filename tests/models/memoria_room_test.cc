@@ -74,8 +74,8 @@ TEST_P(MemoriaRoomTest, WhatFollowsIsTheSameToTheBit) {
   const int segment = config_.segment;
   struct {
     int had, has;
-  } constexpr kRooms[] = {{kCounted, 128},       {128, kCounted},   {kHistory, 2176},
-                          {2176, kHistory},      {kHistory, kCounted}, {2049, 2048}};
+  } constexpr kRooms[] = {{kCounted, 128},  {128, kCounted},      {kHistory, 2176},
+                          {2176, kHistory}, {kHistory, kCounted}, {2049, 2048}};
   for (const auto& [had, has] : kRooms) {
     for (const int fed : {1, segment, 12 * segment, 20 * segment + 3}) {
       SCOPED_TRACE(absl::StrCat(had, " to ", has, " after ", fed));
@@ -110,9 +110,9 @@ TEST_P(MemoriaRoomTest, MoreThanThereIsRoomForIsRefusedByBothNumbers) {
   CanonicalState unfit = state;
   const absl::Status refused = Make(holds - 1)->model().FitEngrams(unfit);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  for (const std::string& said :
-       {absl::StrCat("room for ", kCounted, " engrams"),
-        absl::StrCat("room for ", holds - 1, " (--engram-capacity)"), absl::StrCat("holds ", holds)}) {
+  for (const std::string& said : {absl::StrCat("room for ", kCounted, " engrams"),
+                                  absl::StrCat("room for ", holds - 1, " (--engram-capacity)"),
+                                  absl::StrCat("holds ", holds)}) {
     EXPECT_THAT(std::string(refused.message()), HasSubstr(said));
   }
   for (size_t i = 0; i < state.tensors.size(); ++i) {
@@ -155,9 +155,9 @@ TEST_P(MemoriaRoomTest, TensorsThatNoSessionHasAreNamed) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("\"", name, "\"")));
   };
-  for (const char* name : {"engrams.vectors", "engrams.lifespans", "engrams.gains",
-                           "engrams.births", "engrams.counts", "engrams.recalled",
-                           "engrams.facts"}) {
+  for (const char* name :
+       {"engrams.vectors", "engrams.lifespans", "engrams.gains", "engrams.births", "engrams.counts",
+        "engrams.recalled", "engrams.facts"}) {
     refusal(name, [](StateTensor& tensor) { tensor.shape.dims[0] += 1; });
     refusal(name, [](StateTensor& tensor) { tensor.bytes.pop_back(); });
     CanonicalState state = whole;
@@ -165,9 +165,8 @@ TEST_P(MemoriaRoomTest, TensorsThatNoSessionHasAreNamed) {
     EXPECT_EQ(other->model().FitEngrams(state).code(), absl::StatusCode::kInvalidArgument) << name;
   }
   const auto first = [](int32_t value) {
-    return [value](StateTensor& tensor) {
-      *reinterpret_cast<int32_t*>(tensor.bytes.data()) = value;
-    };
+    return
+        [value](StateTensor& tensor) { *reinterpret_cast<int32_t*>(tensor.bytes.data()) = value; };
   };
   for (const int32_t slot : {-1, kCounted, INT32_MAX}) refusal("engrams.recalled", first(slot));
   for (const int32_t count : {-1, 1000}) refusal("engrams.facts", first(count));
