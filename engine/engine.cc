@@ -319,7 +319,9 @@ class LoopEngine final : public Engine {
     return ImportedSession{.session = std::move(info),
                            .file_state_dtype = import.facts.model.state_dtype,
                            .state_dtype = session_model_.state_dtype,
-                           .rounded_tensors = import.state->rounded_tensors()};
+                           .rounded_tensors = import.state->rounded_tensors(),
+                           .file_engram_capacity = import.engram_capacity,
+                           .engram_capacity = model_->info().engrams};
   }
   int64_t max_session_file_bytes() const override { return max_session_file_bytes_; }
 

@@ -1,5 +1,6 @@
 #include "server/openai/session_json.h"
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "server/request_conversion.h"
 #include "server/session_listing.h"
@@ -36,6 +37,9 @@ Json SessionJson(const SessionInfo& info, const Engine& engine) {
           {"last_used_at", absl::ToUnixSeconds(info.last_used)},
           {"ttl_ms", TtlMs(info.ttl)},
           {"memory_seed", info.memory_seed.has_value() ? Json(*info.memory_seed) : Json()},
+          // For readers whose numbers are doubles.
+          {"memory_seed_text",
+           info.memory_seed.has_value() ? Json(absl::StrCat(*info.memory_seed)) : Json()},
           {"state_bytes", info.state_bytes},
           {"stored_bytes", info.stored_bytes},
           {"max_context", max_context > 0 ? Json(max_context) : Json()},

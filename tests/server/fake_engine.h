@@ -269,7 +269,9 @@ class FakeEngine final : public Engine {
     return ImportedSession{.session = sessions_.at(key),
                            .file_state_dtype = "f32",
                            .state_dtype = "f16",
-                           .rounded_tensors = 3};
+                           .rounded_tensors = 3,
+                           .file_engram_capacity = 64,
+                           .engram_capacity = 128};
   }
   int64_t max_session_file_bytes() const override { return int64_t{64} << 20; }
   // Before sessions are exported or imported.

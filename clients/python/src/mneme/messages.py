@@ -165,6 +165,8 @@ def imported_session_of(m: sessions_pb2.ImportSessionResponse) -> ImportedSessio
         file_state_dtype=m.file_state_dtype,
         state_dtype=m.state_dtype,
         rounded_tensors=m.rounded_tensors,
+        file_engram_capacity=m.file_engram_capacity,
+        engram_capacity=m.engram_capacity,
     )
 
 

@@ -337,6 +337,10 @@ class ImportedSession:
     """How they are stored here."""
     rounded_tensors: int
     """Tensors of its state with numbers that had to be rounded; 0: nothing was lost."""
+    file_engram_capacity: int = 0
+    """Engrams that it had room for where it comes from; 0: its model makes none."""
+    engram_capacity: int = 0
+    """Engrams that it has room for here: nothing is lost where these two differ."""
 
 
 @dataclass(frozen=True)
