@@ -37,6 +37,8 @@ from demo.report import table
 
 _PROBE = "Anna's code is 7281."
 MOST_ENGRAMS, MOST_EDGES = 10_000, 20_000  # that the server tells at once
+SHOWN_SEGMENTS = 12
+NEAR = 5  # segments between engrams that are told to be near
 _KINDS = {
     EngramKind.WORKING: "working",
     EngramKind.SHORT_TERM: "short_term",
@@ -61,6 +63,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--links", type=int, default=5000, help="how many of them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all numbers")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="what the tables show, as JSON")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="pictures; takes matplotlib")
     options = parser.parse_args(arguments)
     if not 0 < options.links <= MOST_EDGES:
@@ -189,11 +192,59 @@ def _graph(reader: Reader, moment: Moment, limit: int) -> dict[str, Any]:
     }
 
 
-def tables(result: dict[str, Any], lines: int = 12) -> str:
-    """What was measured, to read."""
-    moments = result["by_segment"]
+def _shown(moments: Sequence[dict[str, Any]], lines: int) -> list[dict[str, Any]]:
+    """About so many of them, at equal distances, the last one among them."""
     step = max(1, -(-len(moments) // lines))
-    shown = [*moments[step - 1 :: step], *([] if len(moments) % step == 0 else [moments[-1]])]
+    return [*moments[step - 1 :: step], *([] if len(moments) % step == 0 else [moments[-1]])]
+
+
+def _rounded(value: Any) -> Any:
+    """All floats to six digits, which a summary needs no more of."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
+
+
+def summary(result: dict[str, Any], options: argparse.Namespace, model: str) -> dict[str, Any]:
+    """A small account of a study: what was asked, of which model, and what the tables show of it."""
+    text = (
+        ["--text", options.text.name] if options.text is not None else ["--seed", str(options.seed)]
+    )
+    command = ["python -m demo.engram_study", "--tokens", str(options.tokens), *text]
+    if options.twice:
+        command.append("--twice")
+    graphs = []
+    for graph in result["graphs"]:
+        origins = {engram["birth"]: engram["origin"] for engram in graph["engrams"]}
+        spans = [abs(origins[one["first"]] - origins[one["second"]]) for one in graph["links"]]
+        near = sum(span <= NEAR for span in spans)
+        graphs.append(
+            {
+                "segment": graph["segment"],
+                "engrams": len(origins),
+                "links": len(spans),
+                f"share_within_{NEAR}_segments": near / len(spans) if spans else None,
+            }
+        )
+    kept = {
+        "command": " ".join(command),
+        "model_fingerprint": model,
+        **{key: result[key] for key in ("segment_tokens", "segments", "readings")},
+        "by_segment": _shown(result["by_segment"], SHOWN_SEGMENTS),
+        **{key: result[key] for key in ("creation", "autocorrelation")},
+        "contiguity": [b for b in result["contiguity"] if _round(b["distance"])],
+        "lifespans": result["lifespans"],
+        "strongest_links": graphs,
+        **{key: result[key] for key in ("second_reading",) if key in result},
+    }
+    return _rounded(kept)
+
+
+def tables(result: dict[str, Any], lines: int = SHOWN_SEGMENTS) -> str:
+    """What was measured, to read."""
+    shown = _shown(result["by_segment"], lines)
     parts = [
         table(
             [
@@ -267,11 +318,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         client.wait_until_ready()
         try:
             result = study(client, options)
+            fingerprint = "" if options.summary is None else client.info().model.fingerprint
         except MnemeError as error:
             raise SystemExit(f"{options.server}: {error}") from error
     print(tables(result))
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.summary is not None:
+        told = json.dumps(summary(result, options, fingerprint))
+        options.summary.write_text(told + "\n", encoding="utf-8")
     if options.plots is not None:
         from demo.engram_plots import plot_all
 

@@ -59,13 +59,17 @@ double CrossingBudget::Added(int crossings) const {
   return added;
 }
 
-void CrossingBudget::Observe(int decode_rows, int crossings, absl::Duration time) {
+std::optional<absl::Duration> CrossingBudget::Observe(int decode_rows, int crossings,
+                                                      absl::Duration time) {
   ++step_;
   const double seconds = absl::ToDoubleSeconds(time);
-  if (crossings == 0) return decode_.Observe(decode_rows, seconds, step_);
+  if (crossings == 0) {
+    decode_.Observe(decode_rows, seconds, step_);
+    return std::nullopt;
+  }
   bool fresh = false;
   const double alone = decode_.Seconds(decode_rows, step_, fresh);
-  if (alone < 0 || crossings > max_rows_) return;
+  if (alone < 0 || crossings > max_rows_) return std::nullopt;
   Mean& mean = means_[IndexOf(crossings)];
   if (!Holds(mean)) mean = {};
   // A step is rarely faster than its decoding alone; where timing says so, it is noise.
@@ -77,6 +81,8 @@ void CrossingBudget::Observe(int decode_rows, int crossings, absl::Duration time
   mean.crossings += (crossings - mean.crossings) / mean.steps;
   mean.added += (added - mean.added) / mean.steps;
   mean.at = step_;
+  if (!fresh) return std::nullopt;
+  return absl::Seconds(std::max(0.0, seconds - alone));
 }
 
 }  // namespace mneme

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -32,8 +33,10 @@ class CrossingBudget {
   double Added(int crossings) const;
 
   // A step in which all rows decoded, `crossings` of which crossed, and how long after those of the
-  // step before its tokens came.
-  void Observe(int decode_rows, int crossings, absl::Duration time);
+  // step before its tokens came. How much of that the crossings took, as it was measured (not
+  // below 0); nothing of a step without any, nor where no step of about as many rows was measured
+  // lately that had none.
+  std::optional<absl::Duration> Observe(int decode_rows, int crossings, absl::Duration time);
 
  private:
   static constexpr int kFirst = 8;         // while nothing is known

@@ -157,12 +157,13 @@ class LoopEngine final : public Engine {
   }
 
   absl::StatusOr<SessionInfo> CreateSession(SessionKey key, NewSession options) override {
-    return DurablyNew<absl::StatusOr<SessionInfo>>(
+    return WithStoredBytes(DurablyNew<absl::StatusOr<SessionInfo>>(
         [&](EngineLoop::Done done) { return loop_->CreateSession(key, options, std::move(done)); },
-        key, options);
+        key, options));
   }
   absl::StatusOr<SessionInfo> GetSession(SessionKey key) override {
-    return OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->GetSession(key); });
+    return WithStoredBytes(
+        OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->GetSession(key); }));
   }
   absl::StatusOr<SessionPage> ListSessions(SessionQuery query) override {
     absl::StatusOr<SessionsHere> here =
@@ -181,17 +182,18 @@ class LoopEngine final : public Engine {
     if (forked.ok()) {
       stats_.fork_seconds.Observe(absl::ToDoubleSeconds(clock_.Monotonic() - begin));
     }
-    return forked;
+    return WithStoredBytes(std::move(forked));
   }
   absl::StatusOr<SessionInfo> RewindSession(SessionKey key, RewindTarget to) override {
-    return Answered<absl::StatusOr<SessionInfo>>(
-        [&](SessionManager::InfoDone done) { loop_->RewindSession(key, to, std::move(done)); });
+    return WithStoredBytes(Answered<absl::StatusOr<SessionInfo>>(
+        [&](SessionManager::InfoDone done) { loop_->RewindSession(key, to, std::move(done)); }));
   }
   absl::StatusOr<SessionInfo> ForkSessionAt(SessionKey source, SessionKey target,
                                             absl::Duration ttl, RewindTarget at) override {
-    return Answered<absl::StatusOr<SessionInfo>>([&](SessionManager::InfoDone done) {
-      loop_->ForkSessionAt(source, target, ttl, at, std::move(done));
-    });
+    return WithStoredBytes(
+        Answered<absl::StatusOr<SessionInfo>>([&](SessionManager::InfoDone done) {
+          loop_->ForkSessionAt(source, target, ttl, at, std::move(done));
+        }));
   }
   absl::StatusOr<CheckpointInfo> CreateCheckpoint(SessionKey key, std::string name) override {
     return Answered<absl::StatusOr<CheckpointInfo>>([&](SessionManager::CheckpointDone done) {
@@ -308,16 +310,18 @@ class LoopEngine final : public Engine {
         SessionImport import,
         SessionImport::Read(*model_, session_model_, max_session_file_bytes(), std::move(file)));
     MNEME_ASSIGN_OR_RETURN(SessionInfo info,
-                           DurablyNew<absl::StatusOr<SessionInfo>>(
+                           WithStoredBytes(DurablyNew<absl::StatusOr<SessionInfo>>(
                                [&](EngineLoop::Done done) {
                                  return loop_->ImportSession(key, ttl, import.facts, *import.state,
                                                              std::move(done));
                                },
-                               key, ttl, /*parent=*/nullptr, import.facts.fed_tokens));
+                               key, ttl, /*parent=*/nullptr, import.facts.fed_tokens)));
     return ImportedSession{.session = std::move(info),
                            .file_state_dtype = import.facts.model.state_dtype,
                            .state_dtype = session_model_.state_dtype,
-                           .rounded_tensors = import.state->rounded_tensors()};
+                           .rounded_tensors = import.state->rounded_tensors(),
+                           .file_engram_capacity = import.engram_capacity,
+                           .engram_capacity = model_->info().engrams};
   }
   int64_t max_session_file_bytes() const override { return max_session_file_bytes_; }
 
@@ -432,6 +436,14 @@ class LoopEngine final : public Engine {
     settled.WaitForNotification();
     if (!durable.ok()) return durable;
     return *std::move(result);
+  }
+
+  // As the store has it by now, which the loop does not wait for.
+  absl::StatusOr<SessionInfo> WithStoredBytes(absl::StatusOr<SessionInfo> info) const {
+    if (info.ok() && storage_.store != nullptr) {
+      info->stored_bytes = storage_.store->StoredBytesOf(info->key.owner, info->key.name);
+    }
+    return info;
   }
 
   // Until nothing is left, or the time has come. How many are lost.

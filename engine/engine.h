@@ -94,6 +94,8 @@ struct ImportedSession {
   std::string state_dtype;
   // Tensors of the state that lost something, as this server's dtype does not hold their numbers.
   int rounded_tensors = 0;
+  // Engrams that the session had room for there, and has here; 0: its model makes none.
+  int file_engram_capacity = 0, engram_capacity = 0;
 };
 
 struct ForgottenSegments : ForgottenEngrams {
@@ -163,8 +165,9 @@ class Engine {
   // here, and only then a slab is taken and written. Errors, in the order in which they are looked
   // for: those of CreateSession but for want of a slab; RESOURCE_EXHAUSTED of a file of more than
   // max_session_file_bytes(); those of SessionFile; FAILED_PRECONDITION of one that was fed more
-  // than a session's context has room for, or is another model's; INVALID_ARGUMENT that names the
-  // tensor; RESOURCE_EXHAUSTED where no slab is free.
+  // than a session's context has room for, is another model's, or has engrams that have no place
+  // here (Model::FitEngrams); INVALID_ARGUMENT that names the tensor; RESOURCE_EXHAUSTED where no
+  // slab is free.
   virtual absl::StatusOr<ImportedSession> ImportSession(SessionKey key, absl::Duration ttl,
                                                         std::string file) = 0;
   // No file of a session of this model has more bytes.

@@ -438,9 +438,14 @@ SessionsHere EngineLoop::ListSessionsHere(const SessionQuery& query) {
 }
 
 SessionPage EngineLoop::PageOfSessions(SessionsHere here, const SessionQuery& query) const {
-  if (log_ == nullptr) return PageOf(std::move(here.sessions), query);
-  return PageWithStored(std::move(here), log_->store(), query,
-                        [this](const SessionRecord& record) { return sessions_.Describe(record); });
+  const SessionUsage usage = here.usage;
+  SessionPage page = log_ == nullptr ? PageOf(std::move(here.sessions), query)
+                                     : PageWithStored(std::move(here), log_->store(), query,
+                                                      [this](const SessionRecord& record) {
+                                                        return sessions_.Describe(record);
+                                                      });
+  page.usage = usage;
+  return page;
 }
 
 absl::StatusOr<SessionInfo> EngineLoop::ForkSession(const SessionKey& source,

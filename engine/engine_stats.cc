@@ -10,17 +10,29 @@
 namespace mneme {
 namespace {
 
-const absl::string_view kRejectReasons[] = {kReasonBadField,     kReasonQueueFull,
-                                            kReasonNoFreeSlab,   kReasonSessionLimit,
-                                            kReasonStorageLimit, kReasonDraining,
-                                            kReasonUnhealthy,    kReasonNoSession,
-                                            kReasonSessionBusy,  kReasonPosition,
-                                            kReasonKeyRunning,   kReasonKeyBroken,
-                                            kReasonKeyForgotten, kReasonKeyReused,
-                                            kReasonStepFailed,   kReasonHistory,
-                                            kReasonSessionLost,  kReasonOtherModel,
-                                            kReasonNotDurable,   kReasonKeyUndone,
-                                            kReasonDurability,   "OTHER"};
+const absl::string_view kRejectReasons[] = {kReasonBadField,
+                                            kReasonQueueFull,
+                                            kReasonNoFreeSlab,
+                                            kReasonSessionLimit,
+                                            kReasonStorageLimit,
+                                            kReasonDraining,
+                                            kReasonUnhealthy,
+                                            kReasonNoSession,
+                                            kReasonSessionBusy,
+                                            kReasonPosition,
+                                            kReasonKeyRunning,
+                                            kReasonKeyBroken,
+                                            kReasonKeyForgotten,
+                                            kReasonKeyReused,
+                                            kReasonStepFailed,
+                                            kReasonHistory,
+                                            kReasonSessionLost,
+                                            kReasonOtherModel,
+                                            kReasonNotDurable,
+                                            kReasonKeyUndone,
+                                            kReasonDurability,
+                                            kReasonReplyErased,
+                                            "OTHER"};
 static_assert(std::size(kRejectReasons) ==
               std::tuple_size_v<decltype(EngineStats::rejected_reason)>);
 

@@ -124,6 +124,11 @@ struct EngramStats {
     return {10, 100, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, 1000000};
   }
 
+  static std::vector<double> BoundaryBounds() {
+    return {0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025,
+            0.005,   0.01,     0.025,   0.05,   0.1,     0.25,   0.5,   1};
+  }
+
   bool exist = false;  // the model makes engrams; set once, before others read
   // Of each crossing, once the segment has begun:
   Histogram long_term{CountBounds()};     // engrams in long-term memory
@@ -134,6 +139,8 @@ struct EngramStats {
   Counter wraps;  // sessions with more segments than their counts hold
   // Whole decode steps in which a session crosses, as step_seconds.
   Histogram step_seconds{StepBounds()};
+  // What the crossings of such a step took: CrossingBudget::Observe.
+  Histogram boundary_seconds{BoundaryBounds()};
 };
 
 // New sessions that begin with what others were fed (PrefixCache).
@@ -226,7 +233,7 @@ struct EngineStats {
   std::array<Counter, 6> finished;                   // admitted requests by FinishReason
   // Requests that were never admitted, by absl::StatusCode and by RejectReasons(). Reject() counts.
   std::array<Counter, 17> rejected;
-  std::array<Counter, 22> rejected_reason;
+  std::array<Counter, 23> rejected_reason;
   Counter replayed;  // answered from the record of an idempotency key
 
   // Sessions.

@@ -70,7 +70,9 @@ void IdempotencyTable::End(KeyRecord& record, KeyState state, int64_t position,
 
 void IdempotencyTable::ForgetAnswers(int64_t session_id, int64_t position) {
   for (KeyRecord& record : ended_) {
-    if (record.session_id == session_id && record.position > position) DropEvents(record);
+    if (record.session_id != session_id || record.position <= position) continue;
+    DropEvents(record);
+    if (record.state == KeyState::kFinished) record.state = KeyState::kErased;
   }
 }
 

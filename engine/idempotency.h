@@ -23,6 +23,7 @@ enum class KeyState {
   kFinished,  // ended with OK: the record can be replayed
   kBroken,    // ended otherwise, after something was fed
   kUndone,    // ended in either way, and what it did was edited away since
+  kErased,    // ended with OK, and what it answered was erased with segments that were forgotten
 };
 
 struct KeyRecord {
@@ -53,7 +54,8 @@ class IdempotencyTable {
   // The request ended, in a session that has `session_id` and stands at `position`. Nothing may be
   // appended any more.
   void End(KeyRecord& record, KeyState state, int64_t position, int64_t session_id);
-  // Drops the events of requests that ended in that session beyond `position`.
+  // Drops the events of requests that ended in that session beyond `position`: the finished ones
+  // are kErased.
   void ForgetAnswers(int64_t session_id, int64_t position);
   // The session went back to that position, for another request: what was done beyond is kUndone.
   void Undo(int64_t session_id, int64_t position);

@@ -65,6 +65,16 @@ absl::Status CheckRepetition(const KeyRecord& known, uint64_t digest, const Requ
                    kReasonKeyUndone),
         position);
   }
+  if (known.state == KeyState::kErased) {
+    return WithPositionThen(
+        known, gone,
+        WithReason(
+            absl::AbortedError(absl::StrCat(
+                "the request with this idempotency key finished at position ", known.position,
+                ", and its answer was erased since, with segments of the conversation that "
+                "were to be forgotten (ForgetSegments); nothing was fed again")),
+            kReasonReplyErased));
+  }
   if (known.dropped_events) {
     return WithPositionThen(
         known, gone,

@@ -299,6 +299,7 @@ struct SessionInfo {
   absl::Duration ttl;                   // idle time after which it is deleted; infinite: never
   std::optional<uint64_t> memory_seed;  // that it brought; unset: it draws from the model's, if any
   int64_t state_bytes = 0;              // 0: lost, or another model's
+  int64_t stored_bytes = 0;             // SessionRecord's; 0: nothing, or there is no store
   Residence residence = Residence::kResident;
   // Unset: there is no store, and sessions end with the server.
   std::optional<Durability> durability;

@@ -53,6 +53,9 @@ SessionPage PageWithStored(SessionsHere here, const SessionStore& store, const S
     to = {records.back().owner, records.back().name};
   }
   SessionPage page = PageOf(std::move(infos), query);
+  for (SessionInfo& info : page.sessions) {
+    info.stored_bytes = store.StoredBytesOf(info.key.owner, info.key.name);
+  }
   page.total = total;
   return page;
 }

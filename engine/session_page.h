@@ -22,11 +22,23 @@ struct SessionQuery {
   size_t limit = std::numeric_limits<size_t>::max();  // sessions on a page
 };
 
+// What sessions of an owner, or of all, are and take, and what they may: as those are counted that
+// the limits refuse. Limits are 0 where there are none, and of all owners together.
+struct SessionUsage {
+  int64_t sessions = 0;  // wherever their states are
+  int64_t max_sessions = 0;
+  int64_t stored_bytes = 0;  // SessionRecord's
+  int64_t max_stored_bytes = 0;
+  int64_t checkpoints = 0;
+  int64_t max_checkpoints = 0;
+};
+
 // In order of owners, and of names of each.
 struct SessionPage {
   std::vector<SessionInfo> sessions;
   bool has_more = false;
-  size_t total = 0;  // sessions on all pages
+  size_t total = 0;    // sessions on all pages
+  SessionUsage usage;  // of that owner, whatever the names
 };
 
 // The page of these sessions, which are all that there are of that owner and prefix.
@@ -34,8 +46,9 @@ SessionPage PageOf(std::vector<SessionInfo> sessions, const SessionQuery& query)
 
 // What the loop knows of sessions that are listed: a moment's view.
 struct SessionsHere {
-  std::vector<SessionInfo> sessions;  // of that owner and prefix
+  std::vector<SessionInfo> sessions;  // of that owner and prefix; stored_bytes is not known
   absl::flat_hash_set<SessionKey> claimed;
+  SessionUsage usage;
 };
 
 // The page of sessions that are here and of those that the store alone has, which `describe` turns

@@ -106,8 +106,11 @@ absl::Status StepPipeline::Finish() {
   sampled_at_ = phases_.End(StepPhase::kSample, StepPhase::kCommit);
   if (!status.ok()) return status;
   if (plan_.prefill_tokens() == 0 && runner_.segment() > 0) {
-    crossing_budget_.Observe(plan_.decode_rows, runner_.CrossingsOf(plan_.positions),
-                             sampled_at_ - tokens_since_);
+    const auto boundaries = crossing_budget_.Observe(
+        plan_.decode_rows, runner_.CrossingsOf(plan_.positions), sampled_at_ - tokens_since_);
+    if (boundaries.has_value()) {
+      stats_.engrams.boundary_seconds.Observe(absl::ToDoubleSeconds(*boundaries));
+    }
   }
   prefill_budget_.Observe(plan_.decode_rows, plan_.prefill_tokens(), sampled_at_ - tokens_since_);
   CountStep();

@@ -5,6 +5,12 @@
 
 namespace mneme {
 
+// More are chosen from than the lists of a GPU's block have room for.
+inline constexpr int kLargestEngramCapacity = 8192;
+// A matrix of counts is larger than a history from there on, but for short sessions.
+inline constexpr int kMostCountedEngrams = 2048;
+inline constexpr int kEngramHistorySegments = 4096;
+
 // The field of a session's own seed (EngramStore::seed).
 inline constexpr char kEngramSeed[] = "engrams.seed";
 

@@ -126,6 +126,9 @@ class LoadedModel final : public Model {
     return network_->CheckState(state);
   }
 
+  absl::Status FitEngrams(CanonicalState& state) const override {
+    return network_->FitEngrams(state);
+  }
   absl::StatusOr<ForgottenEngrams> ForgetSegments(CanonicalState& state, int64_t first,
                                                   int64_t end) const override {
     return network_->ForgetSegments(state, first, end);

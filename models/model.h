@@ -77,6 +77,10 @@ class Model {
   // have. INVALID_ARGUMENT names the tensor that is not.
   virtual absl::Status CheckState(const CanonicalState&) const { return absl::OkStatus(); }
 
+  // Gives a state whose session had room for any number of engrams this model's room: FitEngrams
+  // says how, and which errors there are. No change where the model makes none.
+  virtual absl::Status FitEngrams(CanonicalState&) const { return absl::OkStatus(); }
+
   // Takes what was made of segments [first, end) out of a session's state: ForgetEngrams says how,
   // and which errors there are. UNIMPLEMENTED where the model makes no engrams.
   virtual absl::StatusOr<ForgottenEngrams> ForgetSegments(CanonicalState&, int64_t /*first*/,

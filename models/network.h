@@ -63,6 +63,7 @@ class Network {
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
   virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
   virtual absl::Status CheckState(const CanonicalState&) const { return absl::OkStatus(); }
+  virtual absl::Status FitEngrams(CanonicalState&) const { return absl::OkStatus(); }
   virtual absl::StatusOr<ForgottenEngrams> ForgetSegments(CanonicalState&, int64_t /*first*/,
                                                           int64_t /*end*/) const {
     return absl::UnimplementedError("the model makes no engrams");

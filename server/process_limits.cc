@@ -33,9 +33,9 @@ constexpr int64_t kFewestConnections = 8;
 
 // Main, signals and writers: a server has them before it counts, a plan does without most of them.
 constexpr int kFirstThreads = 4;
-// Beside those and those that compute: ours (docs/architecture.md, Threads), with those that load
-// the model and drain.
-constexpr int kOwnThreads = 23;
+// Beside those and those that compute: the 29 of docs/architecture.md, Threads, that a server with
+// both doors, a metrics port and a store has, and those that load the model and drain.
+constexpr int kOwnThreads = 31;
 // gRPC's two executors and two timers, at first.
 constexpr int kGrpcThreads = 4;
 // Threads by which its executors may grow.

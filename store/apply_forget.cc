@@ -17,7 +17,10 @@ absl::Status ChangeApplier::Do(const ForgetPast& change) {
     MNEME_RETURN_IF_ERROR(DropSnapshot(session, snapshot));
   }
   MNEME_RETURN_IF_ERROR(catalogue_.DeleteAll(RowKind::kCheckpoint, session.id));
-  MNEME_RETURN_IF_ERROR(ClearReplies(session.id, change.answers_beyond));
+  const auto erased = [&change](int outcome) {
+    return outcome == change.answered ? change.erased : outcome;
+  };
+  MNEME_RETURN_IF_ERROR(ClearReplies(session.id, change.answers_beyond, erased));
   MNEME_RETURN_IF_ERROR(BeginLogAt(session, session.turns));
   session.parked = session.durability == Durability::kNone;
   session.checkpoints = 0;
@@ -32,13 +35,13 @@ absl::Status ChangeApplier::Do(const ForgetPast& change) {
 }
 
 absl::Status ChangeApplier::ClearReplies(uint64_t session, int64_t beyond_position,
-                                         std::optional<int> outcome) {
+                                         absl::FunctionRef<int(int outcome)> becomes) {
   std::vector<std::pair<RowKey, RequestRecord>> told;
   MNEME_RETURN_IF_ERROR(catalogue_.Scan(
       RowKind::kRequest, session, "",
       [&](const RowKey& row, RecordReader values) -> absl::StatusOr<bool> {
         MNEME_ASSIGN_OR_RETURN(RequestRecord request, DecodeRequest(values, row.Name()));
-        const bool changes = !request.reply.empty() || outcome.has_value();
+        const bool changes = !request.reply.empty() || becomes(request.outcome) != request.outcome;
         if (request.position > beyond_position && changes) {
           told.emplace_back(row, std::move(request));
         }
@@ -46,7 +49,7 @@ absl::Status ChangeApplier::ClearReplies(uint64_t session, int64_t beyond_positi
       }));
   for (auto& [row, request] : told) {
     request.reply.clear();
-    request.outcome = outcome.value_or(request.outcome);
+    request.outcome = becomes(request.outcome);
     MNEME_RETURN_IF_ERROR(catalogue_.Put(row, Encode(request)));
   }
   return absl::OkStatus();

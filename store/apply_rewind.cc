@@ -129,7 +129,8 @@ absl::Status ChangeApplier::Do(const CutSession& change) {
     MNEME_RETURN_IF_ERROR(CheckPoint(session, change.to));
   }
   MNEME_RETURN_IF_ERROR(GoBackTo(change.to, session));
-  MNEME_RETURN_IF_ERROR(ClearReplies(session.id, session.position(), change.outcome));
+  MNEME_RETURN_IF_ERROR(
+      ClearReplies(session.id, session.position(), [&change](int) { return change.outcome; }));
   return PutSession(std::move(session));
 }
 

@@ -135,7 +135,7 @@ OwnerUsage ChangeApplier::UsageOf(const std::string& owner) const {
   const auto add = [&](const std::optional<SessionRecord>& session, int sign) {
     if (!session.has_value() || session->owner != owner) return;
     usage.sessions += sign;
-    usage.bytes += sign * (session->log_bytes + session->snapshot_bytes);
+    usage.bytes += sign * session->stored_bytes();
   };
   for (const auto& [id, session] : group_.sessions) {
     if (staged_.sessions.contains(id)) continue;

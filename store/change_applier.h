@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -128,8 +129,10 @@ class ChangeApplier {
   absl::StatusOr<std::vector<Turn>> Turns(const SessionRecord& session);
   // What the session was where the snapshot is of, as far as the log says it.
   absl::Status SetThere(const SessionRecord& session, SnapshotRecord& snapshot);
+  // Drops what was answered to requests that ended beyond that position. `becomes`: of an outcome,
+  // what it is from then on.
   absl::Status ClearReplies(uint64_t session, int64_t beyond_position,
-                            std::optional<int> outcome = std::nullopt);
+                            absl::FunctionRef<int(int outcome)> becomes);
   // Drops the turns before.
   absl::Status BeginLogAt(SessionRecord& session, int64_t turn);
   // Drops snapshots that nobody needs, and what of a long log is behind the others.

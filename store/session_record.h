@@ -74,6 +74,8 @@ struct SessionRecord {
   std::vector<WentBack> went_back;  // the last ones, oldest first
 
   int64_t position() const { return fed_tokens + (pending_token.has_value() ? 1 : 0); }
+  // What StoreLimits::bytes_per_owner bounds; a snapshot that a fork shares counts for both.
+  int64_t stored_bytes() const { return log_bytes + snapshot_bytes; }
 };
 
 // Events: what a state is a function of, in the order in which it was fed.

@@ -302,6 +302,17 @@ OwnerUsage SessionStore::UsageOf(const std::string& owner) const {
   return found == usage_.end() ? OwnerUsage() : found->second;
 }
 
+OwnerUsage SessionStore::UsageOfAll() const {
+  absl::MutexLock lock(&mu_);
+  return usage_of_all_;
+}
+
+int64_t SessionStore::StoredBytesOf(absl::string_view owner, absl::string_view name) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = by_name_.find(Name(owner, name));
+  return found == by_name_.end() ? 0 : (*found)->stored_bytes();
+}
+
 StoreStats SessionStore::stats() const {
   absl::MutexLock lock(&mu_);
   StoreStats stats = stats_;

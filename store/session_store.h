@@ -109,6 +109,9 @@ class SessionStore final : private CommittedSessions {
   struct Options {
     size_t queue_batches = 4096;
     size_t batches_per_commit = 1024;
+    // Where the last commit was of several that were not to wait, the next is begun so much later
+    // than it might be: sessions that decode together end turns together.
+    absl::Duration gather = absl::Microseconds(300);
     absl::Duration lazy = absl::Seconds(1);  // how long batches wait that may
     int64_t requests_kept = 10'000;          // of all sessions; the oldest are forgotten first
     StoreLimits limits;
@@ -173,6 +176,10 @@ class SessionStore final : private CommittedSessions {
   SessionTotals TotalsFor(uint64_t model) const;
   bool HasSessionsOf(uint64_t model) const;  // lost ones do not count
   OwnerUsage UsageOf(const std::string& owner) const override;
+  OwnerUsage UsageOfAll() const;
+  const StoreLimits& limits() const { return options_.limits; }
+  // SessionRecord::stored_bytes; 0 where there is no such session.
+  int64_t StoredBytesOf(absl::string_view owner, absl::string_view name) const;
   // OverLimit where an owner's other sessions leave no room for a turn of that one, which has so
   // many bytes, whatever it gives up.
   absl::Status CheckLimit(const std::string& owner, int64_t own_bytes) const;
@@ -316,6 +323,7 @@ class SessionStore final : private CommittedSessions {
       ABSL_GUARDED_BY(mu_);
   absl::btree_set<const SessionRecord*, NameOrder> by_name_ ABSL_GUARDED_BY(mu_);  // of sessions_
   absl::flat_hash_map<std::string, OwnerUsage> usage_ ABSL_GUARDED_BY(mu_);        // by owner
+  OwnerUsage usage_of_all_ ABSL_GUARDED_BY(mu_);
   int64_t times_mended_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t lost_ ABSL_GUARDED_BY(mu_) = 0;                             // of sessions_
   absl::flat_hash_map<uint64_t, int64_t> live_ ABSL_GUARDED_BY(mu_);  // of sessions_, by model

@@ -81,12 +81,14 @@ struct CutSession {
 };
 // Nothing leads to where the session stands any more but this snapshot of it, which becomes its
 // only one: turns, snapshots and checkpoints are gone, and what was answered to requests that ended
-// beyond `answers_beyond`, though not that there were such. A session that is not durable is parked
-// with it. The file is the store's as that of AddSnapshot.
+// beyond `answers_beyond`, though not that there were such: of those whose outcome is `answered` it
+// becomes `erased`. A session that is not durable is parked with it. The file is the store's as
+// that of AddSnapshot.
 struct ForgetPast {
   uint64_t session = 0;
   SnapshotRecord snapshot;
   int64_t answers_beyond = 0;
+  int answered = 0, erased = 0;  // RequestRecord::outcome
 };
 // A new session that has the log and the snapshots of another, and its durability; checkpoints and
 // requests stay with that.

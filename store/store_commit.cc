@@ -41,6 +41,7 @@ absl::Status AsDisksError(absl::Status status) {
 }  // namespace
 
 void SessionStore::Run() {
+  bool gathers = false;
   while (true) {
     std::vector<Batch> batches;
     {
@@ -49,11 +50,18 @@ void SessionStore::Run() {
                              ABSL_SHARED_LOCKS_REQUIRED(mu_) { return urgent_ > 0 || closing_; };
       AwaitFor(mu_, absl::Condition(&ready), options_.lazy);
       if (queue_.empty() && closing_) break;
+      const auto enough = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return queue_.size() >= options_.batches_per_commit || closing_;
+      };
+      if (gathers && urgent_ > 0) AwaitFor(mu_, absl::Condition(&enough), options_.gather);
       const size_t count = std::min(queue_.size(), options_.batches_per_commit);
       batches.assign(std::move_iterator(queue_.begin()),
                      std::move_iterator(queue_.begin() + static_cast<ptrdiff_t>(count)));
       queue_.erase(queue_.begin(), queue_.begin() + static_cast<ptrdiff_t>(count));
-      for (const Batch& batch : batches) urgent_ -= batch.may_wait ? 0 : 1;
+      const auto urgent =
+          std::count_if(batches.begin(), batches.end(), [](const Batch& b) { return !b.may_wait; });
+      urgent_ -= static_cast<size_t>(urgent);
+      gathers = urgent > 1;
     }
     if (!batches.empty()) CommitBatches(std::move(batches));
     EraseIfDue(/*now=*/false);
@@ -299,9 +307,11 @@ void SessionStore::NoteRequestKeys() {
 void SessionStore::SetSession(uint64_t id, std::optional<SessionRecord> session) {
   const auto count = [this](const SessionRecord& one, int sign) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     OwnerUsage& usage = usage_[one.owner];
-    usage.sessions += sign;
-    usage.bytes += sign * (one.log_bytes + one.snapshot_bytes);
-    usage.checkpoints += sign * one.checkpoints;
+    for (OwnerUsage* each : {&usage, &usage_of_all_}) {
+      each->sessions += sign;
+      each->bytes += sign * one.stored_bytes();
+      each->checkpoints += sign * one.checkpoints;
+    }
     if (usage.sessions == 0) usage_.erase(one.owner);
     (one.status == SessionStatus::kLost ? lost_ : live_[one.model]) += sign;
   };

@@ -121,6 +121,7 @@ absl::Status SessionStore::LoadSessions(const Catalogue::Damage& damage, bool op
   by_name_.clear();
   sessions_.clear();
   usage_.clear();
+  usage_of_all_ = {};
   live_.clear();
   lost_ = 0;
   sessions_.reserve(sessions.size());

@@ -7,15 +7,18 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/random/random.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "clients/cli/command.h"
+#include "clients/cli/memory_use_text.h"
 #include "clients/cli/request_flags.h"
 #include "clients/cli/session_rewind.h"
 #include "clients/cpp/client_session.h"
@@ -236,8 +239,8 @@ class Chat {
   }
 
   // Sends a turn, in the words of the template or as text. Shows the answer as it comes and leaves
-  // it in `answer`.
-  absl::Status Send(absl::string_view turn, std::string& answer) {
+  // it in `answer`, and what was counted of it in `usage`.
+  absl::Status Send(absl::string_view turn, std::string& answer, v1::Usage& usage) {
     const auto show = [&answer](absl::string_view text) {
       WriteOut(text);
       absl::StrAppend(&answer, text);
@@ -247,7 +250,9 @@ class Chat {
       *messages.request().mutable_session() = options_.request.session();
       *messages.request().mutable_sampling() = options_.request.sampling();
       *messages.request().mutable_stopping() = options_.request.stopping();
+      *messages.request().mutable_response() = options_.request.response();
       const absl::StatusOr<mneme::Answer> answered = messages.Chat(turn, show, &cancel_);
+      if (answered.ok()) usage = answered->finished.usage();
       if (answered.ok() && options_.Remembers()) {
         position_ = answered->finished.session().position();
       }
@@ -264,6 +269,7 @@ class Chat {
             is_cut_ = output.finish_reason() == v1::FINISH_REASON_LENGTH;
             ending_ = output.stop_matched();
           }
+          if (response.has_finished()) usage = response.finished().usage();
           if (response.has_finished() && options_.Remembers()) {
             position_ = response.finished().session().position();
           }
@@ -276,7 +282,8 @@ class Chat {
     cancel_.Reset();
     answering_ = true;
     std::string answer;
-    const absl::Status status = Send(turn, answer);
+    v1::Usage usage;
+    const absl::Status status = Send(turn, answer, usage);
     answering_ = false;
     if (status.ok() && options_.Remembers()) {
       SetExists(true);
@@ -293,12 +300,24 @@ class Chat {
       return code;
     }
     if (!absl::EndsWith(answer, "\n")) WriteOut("\n");
-    if (status.ok()) return kOk;
+    if (status.ok()) {
+      if (usage.has_memory_use()) ShowMemoryUse(usage);
+      return kOk;
+    }
     if (stopped) {
       fputs("[stopped]\n", stderr);
       return kOk;
     }
     return ReportError(status);
+  }
+
+  // Below its answer, of which it is no part: on standard error.
+  static void ShowMemoryUse(const v1::Usage& usage) {
+    constexpr int kMost = 8;
+    const std::vector<std::string> texts = MemoryUseTexts(usage.memory_use(), kMost);
+    fprintf(stderr, "[drew on %s%s]\n",
+            texts.empty() ? "no engrams of earlier segments" : absl::StrJoin(texts, ", ").c_str(),
+            usage.memory_evicted() ? "; its memory was full" : "");
   }
 
   void RunCommand(absl::string_view line) {
@@ -429,6 +448,10 @@ int RunChat(const Arguments& arguments) {
   flags.Bool("must-exist", "Go on with a session that is there, or refuse.",
              [&](bool value) { options.request.mutable_session()->set_must_exist(value); });
   AddSessionFlags(flags, options.request);
+  flags.Bool("memory-use",
+             "Tell below each answer which segments of the conversation it drew on, and which kind "
+             "of memory, on standard error; of models that make engrams.",
+             [&](bool value) { options.request.mutable_response()->set_memory_use(value); });
   flags.Bool("template",
              "Send turns as messages for the model's chat template; default if it has one, and "
              "neither --prefix nor --suffix is given. The flags below are for turns without.",

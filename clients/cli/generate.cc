@@ -6,6 +6,7 @@
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "clients/cli/command.h"
+#include "clients/cli/memory_use_text.h"
 #include "clients/cli/request_flags.h"
 
 namespace mneme::cli {
@@ -107,12 +109,9 @@ void PrintStats(const v1::Finished& finished, absl::Duration first_token) {
   if (finished.replayed()) facts.push_back("replayed");
   if (finished.session_gone()) facts.push_back("its session has ended since");
   if (usage.memory_evicted()) facts.push_back("its memory was full");
-  for (const v1::MemoryUse::Source& source : usage.memory_use().sources()) {
-    facts.push_back(
-        absl::StrFormat("%.0f%% of %s segment %d (tokens %d to %d)", 100 * source.weight(),
-                        source.kind() == v1::ENGRAM_KIND_LONG_TERM ? "long-term" : "short-term",
-                        source.segment().segment(), source.segment().first_token(),
-                        source.segment().end_token() - 1));
+  const v1::MemoryUse& use = usage.memory_use();
+  for (std::string& text : MemoryUseTexts(use, use.sources_size())) {
+    facts.push_back(std::move(text));
   }
   fprintf(stderr, "[%s]\n", absl::StrJoin(facts, ", ").c_str());
 }

@@ -86,6 +86,10 @@ void PrintWork(const v1::GetInfoResponse& info) {
   if (const int64_t most = info.limits().max_context(); most > 0) {
     absl::PrintF("context    %d tokens of a session at most\n", most);
   }
+  if (now.sessions_stored() > 0) {
+    absl::PrintF("store      %d sessions, %s\n", now.sessions_stored(),
+                 HumanBytes(now.stored_bytes()));
+  }
   if (!now.session_store_error().empty()) {
     absl::PrintF("store      %s\n", now.session_store_error());
   }

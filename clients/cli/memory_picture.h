@@ -6,6 +6,10 @@
 
 namespace mneme::cli {
 
+// Where the first segment's first engram lies; around it are axes with numbers, and below them what
+// the colours mean.
+inline constexpr int kPlotLeft = 44, kPlotTop = 32;
+
 // Places by birth: the segment from left to right, the place in it from top to bottom. Working
 // engrams are green, short-term ones orange, long-term ones blue; a ring is around those that are
 // recalled. Edges between engrams that are told are grey, the darker the stronger.

@@ -1,5 +1,5 @@
 // mneme session
-// create|get|list|fork|delete|export|import|checkpoint|checkpoints|uncheckpoint|rewind
+// create|get|list|usage|fork|delete|export|import|checkpoint|checkpoints|uncheckpoint|rewind
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +20,7 @@ constexpr absl::string_view kUsageText =
     R"(usage: mneme session create [NAME] [FLAGS]        take a place for a session
        mneme session get NAME [FLAGS]             show one
        mneme session list [PREFIX] [FLAGS]        show all, or those that begin so
+       mneme session usage [FLAGS]                show what all of them take, and may
        mneme session fork SOURCE [TARGET] [FLAGS] copy one, as it is or (--at) as it was
        mneme session checkpoint NAME [CHECKPOINT] name the place where it stands
        mneme session checkpoints NAME             show those places
@@ -61,6 +62,15 @@ int List(Client& client, const std::string& prefix, const Options& options) {
   return PrintSessionPages(
       request, options.json, /*owners=*/false,
       [&client](const v1::ListSessionsRequest& page) { return client.ListSessions(page); });
+}
+
+int ShowUsage(Client& client, const Options& options) {
+  v1::ListSessionsRequest request;
+  request.set_page_size(1);
+  const absl::StatusOr<v1::ListSessionsResponse> page = client.ListSessions(request);
+  if (!page.ok()) return ReportError(page.status());
+  PrintSessionUsage(page->usage(), options.json);
+  return kOk;
 }
 
 // `words`: as CheckSessionWords lets them pass.
@@ -112,6 +122,7 @@ int Run(Client& client, const std::vector<std::string>& words, const Options& op
   }
   if (verb == "get") return PrintResult(client.GetSession(first), options);
   if (verb == "list") return List(client, first, options);
+  if (verb == "usage") return ShowUsage(client, options);
   if (verb == "fork") {
     v1::ForkSessionRequest request;
     request.set_source_name(first);

@@ -117,6 +117,10 @@ int ImportSession(Client& client, const std::string& path, const std::string& na
                  imported->file_state_dtype(), imported->state_dtype(),
                  imported->rounded_tensors());
   }
+  if (imported->file_engram_capacity() != imported->engram_capacity()) {
+    absl::PrintF("it had room for %d engrams and now has room for %d: all that it holds fit\n",
+                 imported->file_engram_capacity(), imported->engram_capacity());
+  }
   return kOk;
 }
 

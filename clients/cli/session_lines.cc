@@ -24,6 +24,12 @@ std::string RoomText(const v1::Session& session) {
   return absl::StrCat(session.max_context(), session.context_full() ? " (full)" : "");
 }
 
+// Bytes in the store; of a server that has one.
+std::string StoredText(const v1::Session& session) {
+  if (session.durability() == v1::DURABILITY_UNSPECIFIED) return "-";
+  return absl::StrCat(session.stored_bytes());
+}
+
 // Whether damage of the store may have cost it something.
 std::string DoubtText(const v1::Session& session) {
   if (!session.has_may_have_been_at()) return "";
@@ -49,8 +55,8 @@ const char* Residency(v1::Residency residency) {
 
 void PrintSessionHeader(bool owners) {
   if (owners) absl::PrintF("%-24s ", "OWNER");
-  absl::PrintF("%-32s %12s %14s %6s %10s %10s %11s  %s\n", "NAME", "TOKENS", "ROOM", "BUSY",
-               "EXPIRES", "BYTES", "WHERE", "LAST USED");
+  absl::PrintF("%-32s %12s %14s %6s %10s %10s %10s %11s  %s\n", "NAME", "TOKENS", "ROOM", "BUSY",
+               "EXPIRES", "BYTES", "STORED", "WHERE", "LAST USED");
 }
 
 void PrintSession(const v1::Session& session, bool json, bool owners) {
@@ -60,11 +66,24 @@ void PrintSession(const v1::Session& session, bool json, bool owners) {
   }
   if (owners) absl::PrintF("%-24s ", session.owner());
   const absl::Time used = absl::FromUnixSeconds(session.last_use_time().seconds());
-  absl::PrintF("%-32s %12d %14s %6s %10s %10d %11s  %s%s\n", session.name(), session.position(),
-               RoomText(session), session.busy() ? "yes" : "no", TtlText(session),
-               session.state_bytes(), Residency(session.residency()),
-               absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()),
-               DoubtText(session));
+  absl::PrintF(
+      "%-32s %12d %14s %6s %10s %10d %10s %11s  %s%s\n", session.name(), session.position(),
+      RoomText(session), session.busy() ? "yes" : "no", TtlText(session), session.state_bytes(),
+      StoredText(session), Residency(session.residency()),
+      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()), DoubtText(session));
+}
+
+void PrintSessionUsage(const v1::SessionUsage& usage, bool json) {
+  if (json) {
+    WriteOut(absl::StrCat(ToJson(usage), "\n"));
+    return;
+  }
+  const auto print = [](absl::string_view what, int64_t used, int64_t most) {
+    absl::PrintF("%-12s %14d of %s\n", what, used, most > 0 ? absl::StrCat(most) : "any");
+  };
+  print("sessions", usage.sessions(), usage.max_sessions());
+  print("stored bytes", usage.stored_bytes(), usage.max_stored_bytes());
+  print("checkpoints", usage.checkpoints(), usage.max_checkpoints());
 }
 
 void PrintCheckpointHeader() {

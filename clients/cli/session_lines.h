@@ -12,6 +12,7 @@ namespace mneme::cli {
 // `owners`: with a column for them.
 void PrintSessionHeader(bool owners);
 void PrintSession(const v1::Session& session, bool json, bool owners);
+void PrintSessionUsage(const v1::SessionUsage& usage, bool json);
 
 void PrintCheckpointHeader();
 void PrintCheckpoint(const v1::Checkpoint& checkpoint, bool json);

@@ -17,12 +17,12 @@ struct Verb {
   absl::string_view arguments;  // "[B]": may be left out; "A...": one or more
 };
 
-constexpr Verb kVerbs[] = {{"create", "[NAME]"},     {"get", "NAME"},
-                           {"list", "[PREFIX]"},     {"fork", "SOURCE [TARGET]"},
-                           {"delete", "NAME..."},    {"checkpoint", "NAME [CHECKPOINT]"},
-                           {"checkpoints", "NAME"},  {"uncheckpoint", "NAME CHECKPOINT..."},
-                           {"rewind", "NAME PLACE"}, {"export", "NAME FILE"},
-                           {"import", "FILE [NAME]"}};
+constexpr Verb kVerbs[] = {{"create", "[NAME]"},      {"get", "NAME"},
+                           {"list", "[PREFIX]"},      {"fork", "SOURCE [TARGET]"},
+                           {"delete", "NAME..."},     {"checkpoint", "NAME [CHECKPOINT]"},
+                           {"checkpoints", "NAME"},   {"uncheckpoint", "NAME CHECKPOINT..."},
+                           {"rewind", "NAME PLACE"},  {"export", "NAME FILE"},
+                           {"import", "FILE [NAME]"}, {"usage", ""}};
 
 std::vector<std::string> Names() {
   std::vector<std::string> names;
@@ -49,11 +49,12 @@ absl::Status CheckSessionWords(const std::vector<std::string>& words) {
                                  [&](const Verb& one) { return one.name == words[0]; });
   if (verb == std::end(kVerbs)) return Unknown(words[0]);
   const auto fail = [&](const std::string& what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, "; usage: mneme session ", verb->name, " ", verb->arguments));
+    return absl::InvalidArgumentError(absl::StrCat(what, "; usage: mneme session ", verb->name,
+                                                   verb->arguments.empty() ? "" : " ",
+                                                   verb->arguments));
   };
   size_t next = 1;
-  for (absl::string_view argument : absl::StrSplit(verb->arguments, ' ')) {
+  for (absl::string_view argument : absl::StrSplit(verb->arguments, ' ', absl::SkipEmpty())) {
     const bool may_repeat = absl::ConsumeSuffix(&argument, "...");
     const bool may_miss = absl::ConsumePrefix(&argument, "[");
     absl::ConsumeSuffix(&argument, "]");

@@ -20,6 +20,7 @@ from demo import engram_study
 memory = namespace("mneme/v1/memory.proto")
 
 SEGMENT, WORKING, SHORT_SEGMENTS = 4, 2, 2
+FINGERPRINT = "00000000000000a1"
 
 
 class RuleServer:
@@ -45,6 +46,9 @@ class RuleServer:
 
     def stop(self):
         self._server.stop(None).wait()
+
+    def GetInfo(self, request, context):
+        return pb.GetInfoResponse(model=pb.ModelDescription(fingerprint=FINGERPRINT))
 
     def Create(self, request, context):
         self.positions[request.name] = 0
@@ -165,6 +169,28 @@ def test_a_text_read_twice_is_compared_with_itself(server, tmp_path, capsys):
     assert by_offset[1]["mean_weight"] == pytest.approx(1 / 10)
     assert by_offset[-1]["mean_weight"] == pytest.approx(1 / 8)
     assert "second reading" in capsys.readouterr().out
+
+
+def test_a_summary_has_what_the_tables_show(server, tmp_path):
+    path = tmp_path / "summary.json"
+    more = ["--graph-at", "3", "--links", "5", "--twice", "--tokens", "100", "--summary", str(path)]
+    result = run(server, tmp_path, 30 * SEGMENT, *more)
+    told = json.loads(path.read_text(encoding="utf-8"))
+    assert told["command"] == "python -m demo.engram_study --tokens 100 --text text.txt --twice"
+    assert told["model_fingerprint"] == FINGERPRINT
+    assert (told["segments"], told["readings"]) == (50, 2)
+    assert [one["segment"] for one in told["by_segment"]] == [4, 9, 14, 19, 24, 29, 34, 39, 44, 49]
+    assert told["by_segment"][-1] == pytest.approx(result["by_segment"][-1], rel=1e-5)
+    assert (told["creation"], told["lifespans"]) == (result["creation"], result["lifespans"])
+    for kind, lags in result["autocorrelation"].items():
+        assert [one["mean"] for one in told["autocorrelation"][kind]] == pytest.approx(
+            [one["mean"] for one in lags], rel=1e-5
+        )
+    # The five strongest links of segment 3 are between engrams of one segment, and of neighbours.
+    assert told["strongest_links"] == [
+        {"segment": 3, "engrams": 6, "links": 5, "share_within_5_segments": 1.0}
+    ]
+    assert len(told["second_reading"]) == len(result["second_reading"])
 
 
 def test_a_text_of_one_segment_is_refused(server, tmp_path):

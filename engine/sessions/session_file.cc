@@ -12,6 +12,8 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
+#include "models/engrams.h"
+#include "models/state_layout.h"
 #include "models/weight_scan.h"
 
 namespace mneme {
@@ -145,6 +147,22 @@ class MetadataReader {
   const std::map<std::string, std::string>& values_;
   std::string fault_;
 };
+
+// Of a tensor of the layout's, wherever the file comes from: there may be room for more engrams.
+int64_t MostBytes(const StateLayout& layout, const StateTensorSpec& tensor) {
+  const auto field = std::ranges::find(layout.fields(), tensor.name, &StateField::name);
+  const StateRoom room = field == layout.fields().end() ? StateRoom::kModels : field->room;
+  switch (room) {
+    case StateRoom::kModels:
+      break;
+    case StateRoom::kChosen:
+      return tensor.bytes() / tensor.shape[0] * kLargestEngramCapacity;
+    case StateRoom::kOfChosen:  // counts, or bits of a history
+      return std::max(int64_t{sizeof(uint16_t)} * kMostCountedEngrams * kMostCountedEngrams,
+                      int64_t{kLargestEngramCapacity} * kEngramHistorySegments / 8);
+  }
+  return tensor.bytes();
+}
 
 std::optional<DType> DTypeOf(absl::string_view name) {
   for (const DType dtype : kDTypes) {
@@ -389,7 +407,7 @@ int64_t LargestSessionFile(const StateLayout& layout, int64_t max_tokens) {
   constexpr int64_t kEntryBytes = 256, kMetadataBytes = 16384;
   int64_t bytes = kMetadataBytes + kMaxHistory * int64_t{sizeof(int32_t)} + kSumBytes;
   for (const StateTensorSpec& tensor : CanonicalTensors(layout, max_tokens)) {
-    bytes += tensor.bytes() + kEntryBytes + static_cast<int64_t>(tensor.name.size());
+    bytes += MostBytes(layout, tensor) + kEntryBytes + static_cast<int64_t>(tensor.name.size());
   }
   return bytes;
 }

@@ -164,7 +164,8 @@ class SessionFile {
   int version_ = 0;
 };
 
-// More than any file has of a session of this model that was fed at most `max_tokens` tokens.
+// More than any file has of a session of this model that was fed at most `max_tokens` tokens,
+// however many engrams it has room for.
 int64_t LargestSessionFile(const StateLayout& layout, int64_t max_tokens);
 
 }  // namespace mneme

@@ -43,18 +43,19 @@ absl::Status CheckContext(const SessionFacts& facts, const ModelInfo& info) {
                     kReasonContextFull);
 }
 
-// How many slots a file's engrams lie in is a matter of the server that wrote it.
-absl::Status CheckEngrams(const CanonicalState& state, const ModelInfo& info) {
-  if (info.engrams == 0) return absl::OkStatus();
-  const auto types = std::ranges::find(state.tensors, "engrams.types", &StateTensor::name);
-  if (types == state.tensors.end() || types->shape.rank != 1 || types->shape[0] == info.engrams) {
-    return absl::OkStatus();
-  }
-  return WithReason(absl::FailedPreconditionError(
-                        absl::StrCat(kFile, ": its session has room for ", types->shape[0],
-                                     " engrams, and one of this server's for ", info.engrams,
-                                     " (--engram-capacity): a server with --engram-capacity ",
-                                     types->shape[0], " takes it in")),
+// How many slots a file's engrams lie in is a matter of the server that wrote it; 0: of a model
+// that makes none.
+int EngramRoomOf(const CanonicalState& state) {
+  const StateTensor* const types = state.Find("engrams.types");
+  return types == nullptr || types->shape.rank != 1 ? 0 : static_cast<int>(types->shape[0]);
+}
+
+absl::Status FitEngrams(const Model& model, CanonicalState& state) {
+  const absl::Status fits = model.FitEngrams(state);
+  if (!absl::IsFailedPrecondition(fits)) return Explained(fits);
+  return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                        kFile, ": its session has no place here: ", fits.message(),
+                        ". A server with --engram-capacity ", EngramRoomOf(state), " takes it in")),
                     kReasonEngramCapacity);
 }
 
@@ -86,7 +87,8 @@ absl::StatusOr<SessionImport> SessionImport::Read(const Model& model, const Sess
     absl::StatusOr<CanonicalState> read = parsed->State();
     if (!read.ok()) return Explained(read.status());
     state = *std::move(read);
-    MNEME_RETURN_IF_ERROR(CheckEngrams(state, model.info()));
+    import.engram_capacity = EngramRoomOf(state);
+    MNEME_RETURN_IF_ERROR(FitEngrams(model, state));
   }
   std::string().swap(file);
   import.state = std::make_unique<StateCopy>(model);

@@ -18,6 +18,7 @@ int64_t MostTokens(const ModelInfo& info);
 struct SessionImport {
   SessionFacts facts;
   std::unique_ptr<StateCopy> state;
+  int engram_capacity = 0;  // that the session had where it comes from; 0: it has no engrams
 
   // On any thread. `own`: what the session's model has to be. Errors, in this order: of Engine::
   // ImportSession; INVALID_ARGUMENT has the reason BAD_FILE. Takes memory for the file and the

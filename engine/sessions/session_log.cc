@@ -353,7 +353,11 @@ void SessionLog::AddTurnWithoutPast(Session& session, FedTurn turn, int64_t answ
   const uint64_t snapshot = NewId();
   const bool is_here_alone = session.durability == Durability::kNone && !session.parked;
   std::vector<Change> changes = ChangesOf(session, std::move(turn), std::nullopt, snapshot);
-  ForgetPast forget = {.session = id, .snapshot = {}, .answers_beyond = answers_beyond};
+  ForgetPast forget = {.session = id,
+                       .snapshot = {},
+                       .answers_beyond = answers_beyond,
+                       .answered = static_cast<int>(KeyState::kFinished),
+                       .erased = static_cast<int>(KeyState::kErased)};
   session.parked = session.durability == Durability::kNone;
   Done arrive = ExpectCounted([this, id = session.id, is_here_alone,
                                waiting = std::move(done)](const absl::Status& status) {

@@ -170,10 +170,7 @@ void SessionManager::Unreserve(std::vector<int>& slots) {
 absl::Status SessionManager::CheckOwnerLimit(const std::string& owner) const {
   if (options_.owner_limit == nullptr) return absl::OkStatus();
   const int limit = options_.owner_limit(owner);
-  int64_t sessions = table_.CountOf(owner);
-  if (options_.log != nullptr) {  // which does not have the newest ones yet
-    sessions = std::max(sessions, options_.log->store().UsageOf(owner).sessions);
-  }
+  const int64_t sessions = SessionsOf(owner);
   if (limit <= 0 || sessions < limit) return absl::OkStatus();
   // Stored sessions do not expire; they may be deleted for their age.
   const bool expires = options_.log == nullptr;
@@ -391,7 +388,7 @@ absl::StatusOr<SessionInfo> SessionManager::Get(const SessionKey& key) {
 SessionsHere SessionManager::ListHere(const std::optional<std::string>& owner,
                                       const std::string& name_prefix) {
   NoteDoubts();
-  SessionsHere here = {.claimed = claimed_};
+  SessionsHere here = {.claimed = claimed_, .usage = UsageOf(owner)};
   for (const Session* session : table_.List(owner, name_prefix)) {
     here.sessions.push_back(Describe(*session));
   }

@@ -149,6 +149,8 @@ class SessionManager {
   int ephemeral_slabs() const { return ephemeral_slabs_; }
   // Whether one more named session of `owner` may be made.
   absl::Status CheckOwnerLimit(const std::string& owner) const;
+  // Of all owners together without one.
+  SessionUsage UsageOf(const std::optional<std::string>& owner) const;
   // Says that `needed` slabs are not to be had, and until when: the next expiry. `awaited` are what
   // waiting requests will need.
   absl::Status NoFreeSlab(int needed, int awaited) const;
@@ -227,6 +229,8 @@ class SessionManager {
   void DeleteOld();
   void NoteDate();
   void PublishLag();
+  int64_t SessionsOf(const std::optional<std::string>& owner) const;
+  int64_t CheckpointsOf(const std::string& owner) const;
   // Of a record that the store alone has.
   Residence ResidenceOf(const SessionRecord& record) const;
   // session_rewind.cc

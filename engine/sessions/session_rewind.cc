@@ -165,15 +165,19 @@ void SessionManager::ForkAt(const SessionKey& source, const SessionKey& target, 
 
 // --- Checkpoints ---
 
+int64_t SessionManager::CheckpointsOf(const std::string& owner) const {
+  const auto coming = new_checkpoints_.find(owner);
+  return options_.log->store().UsageOf(owner).checkpoints +
+         (coming == new_checkpoints_.end() ? 0 : coming->second);
+}
+
 absl::Status SessionManager::CheckCheckpoints(const SessionRecord& record) const {
   if (options_.max_checkpoints > 0 && record.checkpoints >= options_.max_checkpoints) {
     return TooManyCheckpoints(absl::StrCat("session \"", record.name, "\""), record.checkpoints,
                               options_.max_checkpoints);
   }
   if (options_.max_checkpoints_per_owner <= 0) return absl::OkStatus();
-  const auto coming = new_checkpoints_.find(record.owner);
-  const int64_t checkpoints = options_.log->store().UsageOf(record.owner).checkpoints +
-                              (coming == new_checkpoints_.end() ? 0 : coming->second);
+  const int64_t checkpoints = CheckpointsOf(record.owner);
   if (checkpoints < options_.max_checkpoints_per_owner) return absl::OkStatus();
   return TooManyCheckpoints("this key", checkpoints, options_.max_checkpoints_per_owner);
 }

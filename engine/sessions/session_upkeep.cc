@@ -1,5 +1,5 @@
 // SessionManager: what time asks for: snapshots, parking of sessions that nobody uses, and
-// deletion.
+// deletion; and what sessions take.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -51,6 +51,31 @@ bool SessionManager::SnapshotAll() {
     }
   });
   return left;
+}
+
+int64_t SessionManager::SessionsOf(const std::optional<std::string>& owner) const {
+  const int64_t here = owner.has_value() ? table_.CountOf(*owner) : table_.size();
+  if (options_.log == nullptr) return here;
+  const SessionStore& store = options_.log->store();  // which does not have the newest ones yet
+  return std::max(here, owner.has_value() ? store.UsageOf(*owner).sessions : store.sessions());
+}
+
+SessionUsage SessionManager::UsageOf(const std::optional<std::string>& owner) const {
+  SessionUsage usage = {.sessions = SessionsOf(owner)};
+  if (owner.has_value() && options_.owner_limit != nullptr) {
+    usage.max_sessions = std::max(options_.owner_limit(*owner), 0);
+  }
+  if (options_.log == nullptr) return usage;
+  const SessionStore& store = options_.log->store();
+  const OwnerUsage stored = owner.has_value() ? store.UsageOf(*owner) : store.UsageOfAll();
+  usage.stored_bytes = stored.bytes;
+  usage.checkpoints = stored.checkpoints;
+  if (owner.has_value()) {
+    usage.checkpoints = CheckpointsOf(*owner);
+    usage.max_stored_bytes = store.limits().bytes_per_owner;
+    usage.max_checkpoints = std::max(options_.max_checkpoints_per_owner, 0);
+  }
+  return usage;
 }
 
 std::vector<SessionInfo> SessionManager::Unsaved() const {

@@ -5,15 +5,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "models/engrams.h"
 
 namespace mneme {
 namespace {
 
-// More are chosen from than the lists of a GPU's block have room for.
-constexpr int kMostEngrams = 8192;
-// A matrix of counts is larger than a history from there on, but for short sessions.
-constexpr int kMostCounted = 2048;
-constexpr int kHistorySteps = 4096;
 constexpr int kCapacityUnit = 64;
 
 // n engrams, rounded up to what a store of whole units has.
@@ -37,11 +33,11 @@ int LikelyCapacity(const EngramRules& rules) {
 absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRules& rules) {
   const int asked = builder.engram_capacity;
   const int capacity = asked > 0 ? asked : LikelyCapacity(rules);
-  if (capacity > kMostEngrams) {
+  if (capacity > kLargestEngramCapacity) {
     return absl::UnimplementedError(
         absl::StrCat("room for ", capacity, " engrams in a session (--engram-capacity",
                      asked > 0 ? "" : ", which follows from the model where it is not given",
-                     "): expected at most ", kMostEngrams));
+                     "): expected at most ", kLargestEngramCapacity));
   }
   if (capacity < rules.least_capacity()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -53,6 +49,8 @@ absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRu
   return capacity;
 }
 
-int EngramHistorySteps(int capacity) { return capacity > kMostCounted ? kHistorySteps : 0; }
+int EngramHistorySteps(int capacity) {
+  return capacity > kMostCountedEngrams ? kEngramHistorySegments : 0;
+}
 
 }  // namespace mneme

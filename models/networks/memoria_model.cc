@@ -15,6 +15,7 @@
 #include "models/gpt2_tensors.h"
 #include "models/mixers/engram_capacity.h"
 #include "models/mixers/engram_forget.h"
+#include "models/mixers/engram_room.h"
 #include "models/mixers/engram_state.h"
 #include "models/mixers/memory_attention.h"
 #include "models/sequence_mixer.h"
@@ -45,6 +46,9 @@ class MemoriaModel final : public Network {
 
   absl::Status CheckState(const CanonicalState& state) const override {
     return CheckEngramState(state, memory_.config());
+  }
+  absl::Status FitEngrams(CanonicalState& state) const override {
+    return mneme::FitEngrams(memory_.config(), state);
   }
   absl::StatusOr<ForgottenEngrams> ForgetSegments(CanonicalState& state, int64_t first,
                                                   int64_t end) const override {

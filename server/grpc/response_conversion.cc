@@ -237,6 +237,7 @@ v1::Session ToSessionMessage(const SessionInfo& info, const Engine& engine) {
   session.set_ttl_ms(TtlMs(info.ttl));
   if (info.memory_seed.has_value()) session.set_memory_seed(*info.memory_seed);
   session.set_state_bytes(info.state_bytes);
+  session.set_stored_bytes(info.stored_bytes);
   const int64_t max_context = MaxContext(info, engine);
   session.set_max_context(max_context);
   session.set_context_full(ContextFull(info, max_context));
@@ -261,6 +262,13 @@ v1::Checkpoint ToCheckpointMessage(const CheckpointInfo& info) {
 v1::ListSessionsResponse ToSessionPage(const SessionPage& page, const Engine& engine) {
   v1::ListSessionsResponse response;
   response.set_total_count(static_cast<int64_t>(page.total));
+  v1::SessionUsage& usage = *response.mutable_usage();
+  usage.set_sessions(page.usage.sessions);
+  usage.set_max_sessions(page.usage.max_sessions);
+  usage.set_stored_bytes(page.usage.stored_bytes);
+  usage.set_max_stored_bytes(page.usage.max_stored_bytes);
+  usage.set_checkpoints(page.usage.checkpoints);
+  usage.set_max_checkpoints(page.usage.max_checkpoints);
   for (const SessionInfo& info : page.sessions) {
     *response.add_sessions() = ToSessionMessage(info, engine);
   }
@@ -286,9 +294,14 @@ v1::GetInfoResponse ToInfo(const EngineAccess& access, absl::string_view version
   info.mutable_capacity()->set_state_memory_bytes(plan.state_memory_bytes);
   info.mutable_capacity()->set_max_sessions(plan.sessions);
   FillLimits(**engine, access.facts(), *info.mutable_limits());
-  FillStatistics((*engine)->stats(), access.stats(), *info.mutable_statistics());
-  info.mutable_statistics()->set_session_store_error(
-      std::string((*engine)->store_health().message()));
+  v1::Statistics& statistics = *info.mutable_statistics();
+  FillStatistics((*engine)->stats(), access.stats(), statistics);
+  statistics.set_session_store_error(std::string((*engine)->store_health().message()));
+  if (const SessionStore* store = (*engine)->store(); store != nullptr) {
+    const OwnerUsage stored = store->UsageOfAll();
+    statistics.set_sessions_stored(stored.sessions);
+    statistics.set_stored_bytes(stored.bytes);
+  }
   return info;
 }
 

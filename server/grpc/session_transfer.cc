@@ -166,6 +166,8 @@ class Importer final : public grpc::ServerReadReactor<grpc::ByteBuffer>, Transfe
     response.set_file_state_dtype(imported.file_state_dtype);
     response.set_state_dtype(imported.state_dtype);
     response.set_rounded_tensors(imported.rounded_tensors);
+    response.set_file_engram_capacity(imported.file_engram_capacity);
+    response.set_engram_capacity(imported.engram_capacity);
     response_ = SerializeMessage(response);
     End(absl::OkStatus());
     return absl::OkStatus();

@@ -97,6 +97,10 @@ void WriteEngrams(const EngramStats& engrams, MetricWriter& out) {
                 "Decode steps in which a session begins a segment: the whole step, as "
                 "step_seconds.")
       .Value(engrams.step_seconds);
+  out.Histogram("memory_boundary_seconds",
+                "What the boundaries between segments took of a decode step: how much longer it "
+                "was than those of as many rows without any.")
+      .Value(engrams.boundary_seconds);
 }
 
 std::string PhaseName(int phase) {

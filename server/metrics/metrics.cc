@@ -109,6 +109,10 @@ void WriteTransfers(const SessionTransfers& transfers, MetricWriter& out) {
 
 void WriteStore(const SessionStore& store, MetricWriter& out) {
   const StoreStats stats = store.stats();
+  out.Gauge("session_store_bytes",
+            "Bytes of the session store that logs and snapshots of all sessions take, as quotas "
+            "count them.")
+      .Value(static_cast<double>(store.UsageOfAll().bytes));
   out.Counter("session_store_commits_total", "Commits of the session store, of a sync each.")
       .Value(static_cast<double>(stats.commits));
   out.Counter("session_store_turns_total", "Turns of sessions that those have made durable.")

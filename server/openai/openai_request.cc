@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -167,13 +169,25 @@ std::string ReadFieldOrHeader(JsonFields& fields, absl::string_view name, const 
 }  // namespace
 
 std::optional<uint64_t> ReadMemorySeed(JsonFields& fields) {
-  const Json* seed = fields.Find("memory_seed");
+  constexpr absl::string_view kField = "memory_seed";
+  constexpr absl::string_view kExpected =
+      "an integer from 0 to 2^64 - 1, or the same as a text of its decimal digits";
+  const Json* seed = fields.Find(kField);
   if (seed == nullptr || seed->is_null()) return std::nullopt;
-  if (!seed->is_number_unsigned()) {
-    fields.Fail("memory_seed", "an integer from 0 to 2^64 - 1", *seed);
-    return std::nullopt;
+  if (seed->is_number_unsigned()) return seed->get<uint64_t>();
+  uint64_t value = 0;
+  if (seed->is_string()) {
+    const auto& text = seed->get_ref<const std::string&>();
+    if (absl::c_all_of(text, absl::ascii_isdigit) && absl::SimpleAtoi(text, &value)) return value;
   }
-  return seed->get<uint64_t>();
+  // As a number of the body it is a double by now, which is not what was written.
+  constexpr double kTooLarge = 0x1p64;
+  if (seed->is_number_float() && seed->get<double>() >= kTooLarge) {
+    fields.Fail(kField, absl::StrCat("is 2^64 or more, expected ", kExpected));
+  } else {
+    fields.Fail(kField, kExpected, *seed);
+  }
+  return std::nullopt;
 }
 
 v1::Durability ReadDurability(JsonFields& fields) {

@@ -146,6 +146,10 @@ absl::StatusOr<Json> ImportFile(EngineAccess& access, const HttpRequest& http,
   json["import"] = {{"file_state_dtype", SanitizeUtf8(imported.file_state_dtype)},
                     {"state_dtype", imported.state_dtype},
                     {"rounded_tensors", imported.rounded_tensors}};
+  if (imported.engram_capacity > 0) {
+    json["import"]["file_engram_capacity"] = imported.file_engram_capacity;
+    json["import"]["engram_capacity"] = imported.engram_capacity;
+  }
   return json;
 }
 

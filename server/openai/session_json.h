@@ -9,6 +9,8 @@
 namespace mneme {
 
 Json SessionJson(const SessionInfo& info, const Engine& engine);
+// Limits that there are not are null.
+Json SessionUsageJson(const SessionUsage& usage);
 Json CheckpointJson(const std::string& session, const CheckpointInfo& info);
 
 }  // namespace mneme

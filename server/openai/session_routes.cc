@@ -59,7 +59,8 @@ absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {
               {"data", std::move(data)},
               {"has_more", page.has_more},
               {"last_id", page.sessions.empty() ? Json() : Json(page.sessions.back().key.name)},
-              {"total", page.total}};
+              {"total", page.total},
+              {"usage", SessionUsageJson(page.usage)}};
 }
 
 absl::Status CheckBodySize(const HttpRequest& http) {

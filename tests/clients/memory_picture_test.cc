@@ -5,6 +5,9 @@
 
 #include <tuple>
 
+#include "absl/strings/string_view.h"
+#include "base/pixel_text.h"
+
 namespace mneme::cli {
 namespace {
 
@@ -39,9 +42,8 @@ TEST(MemoryPictureTest, EngramsLieWhereTheyWereBorn) {
   Link(memory, 20, 24, 1);
   Link(memory, 20, 77, 1);  // which is not told of
   Image image = DrawMemory(memory);
-  // Two steps from the first segment to the last one, and margins around.
-  EXPECT_EQ(image.width, 2 * 24 + 24);
-  const int left = 12, right = image.width - 12, top = 12, bottom = image.height - 12;
+  // Two steps from the first segment to the last one.
+  const int left = kPlotLeft, right = left + 2 * 24, top = kPlotTop, bottom = top + 240;
   EXPECT_EQ(At(image, left, top), Colour(41, 98, 196));
   EXPECT_EQ(At(image, left + 5, top), Colour(0, 0, 0)) << "its ring";
   EXPECT_EQ(At(image, left + 24, bottom), Colour(230, 126, 34));
@@ -58,8 +60,7 @@ TEST(MemoryPictureTest, PlacesDoNotDependOnWhoIsLeft) {
   Add(memory, 20, 10, v1::ENGRAM_KIND_LONG_TERM);
   Add(memory, 23, 11, v1::ENGRAM_KIND_SHORT_TERM);
   Image image = DrawMemory(memory);
-  const int left = 12, right = image.width - 12, top = 12, bottom = image.height - 12;
-  EXPECT_GT(bottom, top);
+  const int left = kPlotLeft, right = left + 24, top = kPlotTop, bottom = top + 240;
   EXPECT_EQ(At(image, left, top), Colour(41, 98, 196));
   EXPECT_EQ(At(image, right, bottom), Colour(230, 126, 34));
 }
@@ -73,7 +74,69 @@ TEST(MemoryPictureTest, ManySegmentsFitIntoAPicture) {
   }
   const Image image = DrawMemory(memory);
   EXPECT_LE(image.width, 1700);
-  EXPECT_LE(image.height, 900);
+  EXPECT_LE(image.height, 950);
+}
+
+Image Text(absl::string_view text) {
+  Image image(TextWidth(text), kTextHeight, {255, 255, 255});
+  DrawText(image, 0, 0, text, {60, 60, 70});
+  return image;
+}
+
+// Whether `part` is what the image has there.
+bool IsAt(Image& image, int x, int y, Image& part) {
+  for (int row = 0; row < part.height; ++row) {
+    for (int column = 0; column < part.width; ++column) {
+      if (At(image, x + column, y + row) != At(part, column, row)) return false;
+    }
+  }
+  return true;
+}
+
+bool Shows(Image& image, absl::string_view text) {
+  Image part = Text(text);
+  for (int y = 0; y + part.height <= image.height; ++y) {
+    for (int x = 0; x + part.width <= image.width; ++x) {
+      if (IsAt(image, x, y, part)) return true;
+    }
+  }
+  return false;
+}
+
+TEST(MemoryPictureTest, ItSaysWhatItShows) {
+  v1::InspectMemoryResponse memory;
+  for (uint32_t segment = 3; segment <= 40; ++segment) {
+    Add(memory, 8 * segment + segment % 8, segment, v1::ENGRAM_KIND_LONG_TERM);
+  }
+  Link(memory, 27, 36, 1);
+  Image image = DrawMemory(memory);
+  for (const char* text :
+       {"across: segment of the conversation", "down: place among the engrams of a segment",
+        "lines: recalled together", "working", "short-term", "long-term", "ring: recalled now",
+        "engrams: 38, links: 1"}) {
+    EXPECT_TRUE(Shows(image, text)) << text;
+  }
+  // Numbers stand below their segments, and beside their places.
+  const auto below = [&](int segment, const char* text) {
+    Image part = Text(text);
+    const int x = kPlotLeft + 24 * (segment - 3) - part.width / 2;
+    for (int y = kPlotTop + 240; y < image.height - kTextHeight; ++y) {
+      if (IsAt(image, x, y, part)) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(below(4, "4"));
+  EXPECT_TRUE(below(40, "40"));
+  EXPECT_FALSE(below(4, "5"));
+  const auto beside = [&](int place, const char* text) {
+    Image part = Text(text);
+    for (int x = 0; x < kPlotLeft; ++x) {
+      if (IsAt(image, x, kPlotTop + place * 240 / 7 - kTextHeight / 2, part)) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(beside(0, "0"));
+  EXPECT_TRUE(beside(7, "7"));
 }
 
 TEST(MemoryPictureTest, AnEmptyMemoryIsAnEmptyPicture) {

@@ -1,6 +1,7 @@
 #include "engine/crossing_budget.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -51,6 +52,20 @@ TEST(CrossingBudgetTest, NoLimitMeansAllRows) {
   budget.Observe(32, 0, absl::Milliseconds(1));
   budget.Observe(32, 32, absl::Milliseconds(500));
   EXPECT_EQ(budget.Most(32), 64);
+}
+
+TEST(CrossingBudgetTest, WhatCrossingsTookIsToldOnceThereIsSomethingToCompareWith) {
+  CrossingBudget budget(/*max_rows=*/64, kSlowdown);
+  EXPECT_EQ(budget.Observe(32, 2, absl::Milliseconds(9)), std::nullopt);
+  EXPECT_EQ(budget.Observe(32, 0, absl::Milliseconds(4)), std::nullopt);
+  const auto took = [&](int milliseconds) {
+    return absl::ToDoubleMilliseconds(
+        budget.Observe(32, 2, absl::Milliseconds(milliseconds)).value_or(absl::Seconds(-1)));
+  };
+  EXPECT_NEAR(took(9), 5, 1e-9);
+  EXPECT_NEAR(took(400), 396, 1e-9) << "as it was, a hiccup too";
+  EXPECT_EQ(took(3), 0);
+  EXPECT_EQ(budget.Observe(8, 2, absl::Milliseconds(9)), std::nullopt) << "of other sizes";
 }
 
 TEST(CrossingBudgetTest, FewCrossWhileNothingIsKnown) {

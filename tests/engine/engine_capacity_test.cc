@@ -149,11 +149,52 @@ TEST_F(EngineCapacityTest, WhatHasNoPlaceHereStaysWhereItIs) {
   EXPECT_FALSE(outcome.usage().memory_evicted);
 }
 
-TEST_F(EngineCapacityTest, AFileIsForTheRoomThatItsSessionHad) {
+TEST_F(EngineCapacityTest, AFileGoesOnWithOtherRoomThatItsEngramsFitIn) {
+  const auto exports = [&](int capacity, int segments, std::vector<int32_t>& want) {
+    const auto engine = Start(capacity);
+    Feed(*engine, segments, 1, absl::StrCat("of", capacity));
+    const SessionKey key = {kOfCapacity.owner, absl::StrCat("of", capacity)};
+    auto source = engine->ExportSession(key);
+    CHECK_OK(source.status());
+    std::string file;
+    for (std::string piece = (*source)->Next(); !piece.empty(); piece = (*source)->Next()) {
+      file += piece;
+    }
+    want = Feed(*engine, 9, 3, key.name).tokens;
+    engine->Drain(absl::Seconds(5));
+    return file;
+  };
+  const SessionKey to = {kOfCapacity.owner, "copy"};
+  for (const auto& [had, has] : {std::pair(kUsual, kMore), std::pair(kMore, kUsual),
+                                 std::pair(kWithHistory, kMore), std::pair(kUsual, kUsual)}) {
+    SCOPED_TRACE(absl::StrCat(had, " to ", has));
+    std::vector<int32_t> want;
+    const std::string file = exports(had, 12, want);
+    {
+      const auto engine = Start(has);
+      EXPECT_LE(static_cast<int64_t>(file.size()), engine->max_session_file_bytes());
+      const auto imported = engine->ImportSession(to, absl::ZeroDuration(), file);
+      ASSERT_EQ(imported.status(), absl::OkStatus());
+      EXPECT_EQ(imported->file_engram_capacity, had);
+      EXPECT_EQ(imported->engram_capacity, has);
+      EXPECT_EQ(imported->rounded_tensors, 0);
+      EXPECT_EQ(engine->InspectMemory(to, {})->summary.capacity, has);
+      const SessionKey fork = {to.owner, absl::StrCat("fork", had, has)};
+      EXPECT_EQ(engine->ForkSession(to, fork, absl::ZeroDuration()).status(), absl::OkStatus());
+      EXPECT_EQ(Feed(*engine, 9, 3, fork.name).tokens, want);
+      engine->Drain(absl::Seconds(5));
+    }
+    const auto engine = Start(has);  // and from the store
+    EXPECT_EQ(Feed(*engine, 9, 3, to.name).tokens, want);
+    EXPECT_EQ(engine->DeleteSession(to), absl::OkStatus());
+  }
+}
+
+TEST_F(EngineCapacityTest, AFileWhoseEngramsDoNotFitIsRefusedByBothNumbers) {
   std::string file;
   {
     const auto engine = Start(kUsual);
-    Feed(*engine, 3, 1);
+    Feed(*engine, 20, 1);
     auto source = engine->ExportSession(kOfCapacity);
     ASSERT_EQ(source.status(), absl::OkStatus());
     for (std::string piece = (*source)->Next(); !piece.empty(); piece = (*source)->Next()) {
@@ -162,13 +203,21 @@ TEST_F(EngineCapacityTest, AFileIsForTheRoomThatItsSessionHad) {
     engine->Drain(absl::Seconds(5));
   }
   const SessionKey to = {kOfCapacity.owner, "copy"};
-  const absl::Status refused = Start(kMore)->ImportSession(to, absl::ZeroDuration(), file).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-  EXPECT_EQ(ReasonOf(refused), kReasonEngramCapacity);
-  EXPECT_TRUE(absl::StrContains(refused.message(),
-                                "room for 64 engrams, and one of this server's "
-                                "for 128 (--engram-capacity)"))
-      << refused;
+  for (const int has : {kFew, kWithHistory}) {
+    const auto engine = Start(has);
+    const absl::Status refused = engine->ImportSession(to, absl::ZeroDuration(), file).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_EQ(ReasonOf(refused), kReasonEngramCapacity);
+    EXPECT_TRUE(absl::StrContains(
+        refused.message(),
+        absl::StrCat("room for ", kUsual, " engrams, and a session here has room for ", has,
+                     " (--engram-capacity)")))
+        << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(),
+                                  absl::StrCat("--engram-capacity ", kUsual, " takes it in")))
+        << refused;
+    EXPECT_TRUE(absl::IsNotFound(engine->GetSession(to).status()));
+  }
   EXPECT_EQ(Start(kUsual)->ImportSession(to, absl::ZeroDuration(), file).status(),
             absl::OkStatus());
 }

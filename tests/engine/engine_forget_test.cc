@@ -148,10 +148,17 @@ TEST_F(EngineForgetTest, NothingOfItIsOnTheDiskWhenItIsAnswered) {
   EXPECT_EQ(outcome.tokens, want);
   EXPECT_EQ(outcome.usage().replayed_tokens, 0);
   EXPECT_FALSE(IsStored(killed, some));
-  // A request whose answer is gone is neither answered nor fed again.
-  const Outcome again = Ask(*after, secret, "told");
-  EXPECT_FALSE(again.status().ok());
-  EXPECT_EQ(again.tokens.size(), 0u);
+  // A request whose answer is gone is neither answered nor fed again, and told why.
+  for (Engine* const server : {engine.get(), after.get()}) {
+    const int64_t stands = server->GetSession(kKey)->position;
+    const Outcome again = Ask(*server, secret, "told");
+    EXPECT_TRUE(absl::IsAborted(again.status())) << again.status();
+    EXPECT_EQ(ReasonOf(again.status()), "IDEMPOTENCY_REPLY_FORGOTTEN");
+    EXPECT_TRUE(absl::StrContains(again.status().message(), "nothing was fed again"))
+        << again.status();
+    EXPECT_EQ(again.tokens.size(), 0u);
+    EXPECT_EQ(server->GetSession(kKey)->position, stands);
+  }
 }
 
 // Going back to before it would bring its engrams to life again.

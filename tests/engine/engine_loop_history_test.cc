@@ -6,13 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "engine/engine_loop.h"
 #include "engine/sessions/session_log.h"
 #include "engine/status_payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/record.h"
 #include "tests/engine/loop_harness.h"
 #include "tests/store/power_loss_fs.h"
 
@@ -417,17 +418,47 @@ TEST(EngineLoopHistoryTest, WhatMayBeCommonIsKnownAfterARestart) {
   EXPECT_EQ(server.h->Generate(Ask(sent[1], 3, "s")).status(), absl::OkStatus());
 }
 
-TEST(EngineLoopHistoryTest, FactsThatEarlierServersStoredHaveNoOpening) {
-  RecordWriter version1;
-  version1.Varint(1).Signed(7).Fixed64(9).Varint(1).Signed(0).Fixed64(3).Signed(2).Varint(0).Varint(
-      1);
-  const auto old = LoggedFacts::Decode(std::move(version1).Values());
-  ASSERT_EQ(old.status(), absl::OkStatus());
-  EXPECT_EQ(old->fed, (ConversationDigest{7, 9}));
-  EXPECT_TRUE(old->dropped_pending);
-  EXPECT_EQ(old->opening.bytes, 0);
-  const auto now = LoggedFacts::Decode(LoggedFacts{.opening = {5, 6}}.Encode());
-  EXPECT_EQ(now->opening, (ConversationDigest{5, 6}));
+TEST(EngineLoopHistoryTest, FactsOfEachVersionAreReadAsTheyWereStored) {
+  using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+  // What each version has behind that of the one before.
+  constexpr absl::string_view kParts[] = {
+      "0e0900000000000000"   // fed
+      "0104"                 // has_text, evictions
+      "0300000000000000"     // arithmetic
+      "080001",              // prompted, fed_pending, dropped_pending
+      "0a0600000000000000",  // opening
+      "01",                  // sent_before
+      "ac020114283c",        // engram_capacity, may_have_evicted, forgotten
+      "0202041428",          // forgotten.all
+  };
+  std::string values;
+  for (int version = 1; version <= 5; ++version) {
+    values += absl::HexStringToBytes(kParts[version - 1]);
+    const std::string stored = std::string(1, static_cast<char>(version)) + values;
+    const auto facts = LoggedFacts::Decode(stored);
+    ASSERT_EQ(facts.status(), absl::OkStatus()) << version;
+    EXPECT_EQ(facts->fed, (ConversationDigest{7, 9}));
+    EXPECT_TRUE(facts->has_text);
+    EXPECT_EQ(facts->evictions, 2);
+    EXPECT_EQ(facts->arithmetic, 3u);
+    EXPECT_EQ(facts->prompted, 4);
+    EXPECT_FALSE(facts->fed_pending);
+    EXPECT_TRUE(facts->dropped_pending);
+    EXPECT_EQ(facts->opening, version >= 2 ? (ConversationDigest{5, 6}) : ConversationDigest());
+    EXPECT_EQ(facts->sent_before, version >= 3);
+    EXPECT_EQ(facts->engram_capacity, version >= 4 ? 300 : 0);
+    EXPECT_EQ(facts->may_have_evicted, version >= 4);
+    EXPECT_EQ(facts->forgotten.begin, version >= 4 ? 10 : 0);
+    EXPECT_EQ(facts->forgotten.end, version >= 4 ? 20 : 0);
+    EXPECT_EQ(facts->forgotten.at, version >= 4 ? 30 : 0);
+    EXPECT_EQ(facts->forgotten.all, version >= 5   ? (Ranges{{1, 2}, {10, 20}})
+                                    : version == 4 ? (Ranges{{10, 20}})
+                                                   : Ranges());
+    if (version == 5) {
+      EXPECT_EQ(facts->Encode(), stored) << "or it is another version";
+    }
+  }
+  EXPECT_TRUE(absl::IsFailedPrecondition(LoggedFacts::Decode("\x06" + values).status()));
 }
 
 // --- What is not to be remembered ---

@@ -69,8 +69,12 @@ TEST(EngineLoopOwnerTest, AnotherOwnersIdempotencyKeyIsAnotherKey) {
 
 TEST(EngineLoopOwnerTest, AnOwnerMayHaveSoManySessions) {
   LoopHarness h(WithLimit(2));
+  const SessionQuery hers = {.owner = "alice"};
   EXPECT_EQ(h.Generate(GreedyOf("alice", "a")).status(), absl::OkStatus());
   EXPECT_TRUE(h.loop->CreateSession({"alice", "b"}, absl::ZeroDuration()).ok());
+  const SessionUsage usage = h.loop->PageOfSessions(h.loop->ListSessionsHere(hers), hers).usage;
+  EXPECT_EQ(usage.sessions, 2);
+  EXPECT_EQ(usage.max_sessions, 2);
   const Answer refused = h.Generate(GreedyOf("alice", "c"));
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
   EXPECT_EQ(ReasonOf(refused.status()), kReasonSessionLimit);

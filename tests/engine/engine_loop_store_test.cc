@@ -399,6 +399,45 @@ TEST(EngineLoopStoreTest, WhoHasTooManySessionsIsToldWhatHelpsWithAStore) {
   }
 }
 
+TEST(EngineLoopStoreTest, AListTellsWhatAnOwnersSessionsTakeAndMay) {
+  HarnessOptions options = Options();
+  options.engine.owner_session_limit = [](const std::string& owner) {
+    return owner.empty() ? 3 : 0;
+  };
+  options.engine.max_checkpoints_per_owner = 7;
+  options.store.limits.bytes_per_owner = 5000;
+  Server server(options);
+  const auto page = [&](std::optional<std::string> owner, const std::string& prefix = "") {
+    const SessionQuery query = {.owner = std::move(owner), .name_prefix = prefix};
+    return server->loop->PageOfSessions(server->loop->ListSessionsHere(query), query);
+  };
+  for (const char* name : {"s", "t"}) {
+    ASSERT_EQ(server->Generate(Greedy({1, 2}, 3, name)).status(), absl::OkStatus());
+  }
+  Request other = Greedy({1, 2, 3}, 3, "s");
+  other.session.owner = "other";
+  ASSERT_EQ(server->Generate(other).status(), absl::OkStatus());
+  for (const bool restarted : {false, true}) {
+    if (restarted) server.Restart();
+    const SessionPage own = page("", "s");
+    ASSERT_EQ(own.sessions.size(), 1u);
+    EXPECT_GT(own.sessions[0].stored_bytes, 0);
+    EXPECT_EQ(own.usage.sessions, 2) << "whatever the prefix";
+    EXPECT_EQ(own.usage.max_sessions, 3);
+    EXPECT_EQ(own.usage.stored_bytes, server->store->UsageOf("").bytes);
+    EXPECT_EQ(own.usage.stored_bytes, 2 * own.sessions[0].stored_bytes);
+    EXPECT_EQ(own.usage.max_stored_bytes, 5000);
+    EXPECT_EQ(own.usage.checkpoints, 0);
+    EXPECT_EQ(own.usage.max_checkpoints, 7);
+    EXPECT_EQ(page("other").usage.max_sessions, 0);
+    const SessionPage all = page(std::nullopt);
+    EXPECT_EQ(all.usage.sessions, 3);
+    EXPECT_EQ(all.usage.stored_bytes, server->store->UsageOfAll().bytes);
+    EXPECT_GT(all.usage.stored_bytes, own.usage.stored_bytes);
+    EXPECT_EQ(all.usage.max_sessions + all.usage.max_stored_bytes + all.usage.max_checkpoints, 0);
+  }
+}
+
 // Whichever of the rows that have it, where it says whose request it was or what was answered.
 TEST(EngineLoopStoreTest, ARepetitionWhoseRecordIsDamagedFeedsNothing) {
   const std::string key = "a key that is nowhere else";

@@ -282,6 +282,9 @@ TEST_P(EngineMemoryTest, CrossingsAreReportedAndEvictionsStayKnown) {
     EXPECT_GT(stats.recalled_age.count(), 0);
     EXPECT_GT(stats.step_seconds.count(), 0);
     EXPECT_LE(stats.step_seconds.count(), engine->stats().step_seconds.count());
+    EXPECT_GT(stats.boundary_seconds.count(), 0);
+    EXPECT_LE(stats.boundary_seconds.count(), stats.step_seconds.count());
+    EXPECT_LT(stats.boundary_seconds.sum(), engine->stats().step_seconds.sum());
     EXPECT_EQ(stats.wraps.value(), 0);
 
     // As the state has it, of the same tokens.

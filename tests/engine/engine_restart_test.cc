@@ -195,6 +195,17 @@ TEST_P(EngineRestartTest, AnImportedSessionIsDurableFromTheFirst) {
     const auto imported = engine->ImportSession({.name = "s"}, absl::ZeroDuration(), file);
     ASSERT_TRUE(imported.ok()) << imported.status();
     EXPECT_EQ(imported->session.durability, Durability::kTurn);
+    // What answers say of its bytes is what is durable by then.
+    const int64_t stored = imported->session.stored_bytes;
+    EXPECT_GT(stored, 0);
+    EXPECT_EQ(engine->GetSession({.name = "s"})->stored_bytes, stored);
+    EXPECT_EQ(engine->ForkSession({.name = "s"}, {.name = "t"}, absl::ZeroDuration())->stored_bytes,
+              stored);
+    const auto listed = engine->ListSessions({.owner = ""});
+    ASSERT_TRUE(listed.ok()) << listed.status();
+    EXPECT_EQ(listed->sessions.at(1).stored_bytes, stored);
+    EXPECT_EQ(listed->usage.stored_bytes, 2 * stored);
+    EXPECT_EQ(engine->store()->UsageOfAll().bytes, 2 * stored);
   }
   for (int turn = 1; turn < 3; ++turn) {
     const auto engine = Start(model, store, 0);

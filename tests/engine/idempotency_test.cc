@@ -61,6 +61,26 @@ TEST(IdempotencyTableTest, OneThatIsTooLongForAllGoesItself) {
   EXPECT_FALSE(next.dropped_events);
 }
 
+TEST(IdempotencyTableTest, WhatIsErasedKeepsItsKeyAndSaysSo) {
+  IdempotencyTable table(100, 10'000);
+  KeyRecord* records[4];
+  for (int i = 0; i < 4; ++i) {
+    records[i] = &table.Insert("", absl::StrCat(i), 0);
+    table.Append(*records[i], Text(100));
+    table.End(*records[i], i == 3 ? KeyState::kBroken : KeyState::kFinished, 10 * i,
+              /*session_id=*/i == 2 ? 8 : 7);
+  }
+  table.ForgetAnswers(7, 0);
+  EXPECT_EQ(records[0]->state, KeyState::kFinished) << "ended before";
+  EXPECT_FALSE(records[0]->dropped_events);
+  EXPECT_EQ(records[1]->state, KeyState::kErased);
+  EXPECT_TRUE(records[1]->dropped_events);
+  EXPECT_EQ(records[2]->state, KeyState::kFinished) << "another session's";
+  EXPECT_EQ(records[3]->state, KeyState::kBroken) << "it had no answer";
+  table.Undo(7, 0);
+  EXPECT_EQ(records[1]->state, KeyState::kUndone);
+}
+
 TEST(IdempotencyTableTest, WhatIsUndoneKeepsItsKeyAndNoEvents) {
   IdempotencyTable table(100, 10'000);
   KeyRecord* records[4];

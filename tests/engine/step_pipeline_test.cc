@@ -204,6 +204,9 @@ TEST_F(StepPipelineTest, CrossingsThatWouldTakeTooLongWaitForAnotherStep) {
                                  Step(2, true), Step(0, true), Step(0, true), Step(0, false),
                                  Step(1, false), Step(1, true), Step(0, true), Step(0, true),
                                  Step(1, true), Step(1, true), Step(0, true), Step(0, true)));
+  const Histogram& boundaries = stats.engrams.boundary_seconds;
+  EXPECT_EQ(boundaries.count(), 4) << "but for the one of a single row, which had no like";
+  EXPECT_NEAR(boundaries.sum(), absl::ToDoubleSeconds(5 * kCrossingTime), 1e-12);
 }
 
 TEST_F(StepPipelineTest, NothingToRunIsAnEmptyPlan) {

@@ -97,6 +97,7 @@ TEST(ClientProcessTest, CommandsDoWhatTheirNamesSay) {
   EXPECT_EQ(RunClient(server, {"generate", "-s", "anna", "--max-tokens=5"}, " from stdin").code, 0);
   const Result list = RunClient(server, {"session", "list"});
   EXPECT_THAT(list.out, ContainsRegex("anna +26 "));
+  EXPECT_THAT(RunClient(server, {"session", "usage"}).out, ContainsRegex("sessions +1 of any\n"));
   EXPECT_EQ(RunClient(server, {"session", "fork", "anna", "bert"}).code, 0);
   EXPECT_THAT(RunClient(server, {"session", "get", "bert", "--json"}).out, HasSubstr("bert"));
   EXPECT_EQ(RunClient(server, {"session", "delete", "anna", "bert"}).code, 0);

@@ -141,7 +141,13 @@ class FakeEngine final : public Engine {
     return sessions_[key] = {.key = key,
                              .ttl = options.ttl,
                              .memory_seed = options.memory_seed,
-                             .state_bytes = 4096};
+                             .state_bytes = 4096,
+                             .stored_bytes = 512};
+  }
+  // What lists of sessions say from now on.
+  void set_usage(const SessionUsage& usage) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    usage_ = usage;
   }
   // The session exists, and its last token is pending.
   void SetPosition(const SessionKey& key, int64_t position) ABSL_LOCKS_EXCLUDED(mu_) {
@@ -164,7 +170,9 @@ class FakeEngine final : public Engine {
         infos.insert(infos.begin(), info);
       }
     }
-    return PageOf(std::move(infos), query);
+    SessionPage page = PageOf(std::move(infos), query);
+    page.usage = usage_;
+    return page;
   }
   absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                           absl::Duration ttl) override {
@@ -261,7 +269,9 @@ class FakeEngine final : public Engine {
     return ImportedSession{.session = sessions_.at(key),
                            .file_state_dtype = "f32",
                            .state_dtype = "f16",
-                           .rounded_tensors = 3};
+                           .rounded_tensors = 3,
+                           .file_engram_capacity = 64,
+                           .engram_capacity = 128};
   }
   int64_t max_session_file_bytes() const override { return int64_t{64} << 20; }
   // Before sessions are exported or imported.
@@ -316,6 +326,7 @@ class FakeEngine final : public Engine {
   std::function<void(FakeRequest&)> on_submit_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<FakeRequest>> requests_ ABSL_GUARDED_BY(mu_);
   std::map<SessionKey, SessionInfo> sessions_ ABSL_GUARDED_BY(mu_);
+  SessionUsage usage_ ABSL_GUARDED_BY(mu_);
   std::map<SessionKey, std::map<std::string, CheckpointInfo>> checkpoints_ ABSL_GUARDED_BY(mu_);
   absl::StatusOr<MemoryReport> report_ ABSL_GUARDED_BY(mu_) = MemoryReport{};
   std::vector<MemoryQuery> memory_queries_ ABSL_GUARDED_BY(mu_);

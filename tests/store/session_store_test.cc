@@ -174,6 +174,53 @@ TEST_F(SessionStoreTest, BatchesThatWaitShareACommit) {
   EXPECT_EQ(store_->stats().turns, 50);
 }
 
+TEST_F(SessionStoreTest, WhatComesBehindSeveralWaitsForMore) {
+  options_.gather = absl::Seconds(3600);
+  options_.batches_per_commit = 3;
+  Open();
+  const auto add = [this](absl::BlockingCounter& left) {
+    ASSERT_TRUE(store_
+                    ->Submit({CreateSession{NamedSession(
+                                 *store_, absl::StrCat("s", store_->NewId()), Durability::kTurn)}},
+                             [&left](const absl::Status& status) {
+                               EXPECT_EQ(status, absl::OkStatus());
+                               left.DecrementCount();
+                             })
+                    .ok());
+  };
+  // One alone, and one behind it, are held up by nothing.
+  const int64_t before = store_->stats().commits;
+  for (int i = 0; i < 2; ++i) {
+    absl::BlockingCounter left(1);
+    add(left);
+    left.Wait();
+  }
+  EXPECT_EQ(store_->stats().commits - before, 2);
+  // Three that fell together, then three one after the other, which are waited for.
+  absl::Notification held;
+  absl::Notification go;
+  disk_.before_change = [&] {
+    if (!held.HasBeenNotified()) held.Notify();
+    go.WaitForNotification();
+  };
+  absl::BlockingCounter together(4);
+  add(together);
+  held.WaitForNotification();
+  for (int i = 0; i < 3; ++i) add(together);
+  go.Notify();
+  together.Wait();
+  disk_.before_change = nullptr;
+  EXPECT_EQ(store_->stats().commits - before, 4);
+  absl::BlockingCounter apart(3);
+  for (int i = 0; i < 3; ++i) {
+    absl::SleepFor(absl::Milliseconds(5));
+    add(apart);
+  }
+  apart.Wait();
+  EXPECT_EQ(store_->stats().commits - before, 5);
+  store_.reset();  // Waits for nobody.
+}
+
 TEST_F(SessionStoreTest, AFullQueueRefuses) {
   options_.queue_batches = 0;
   Open();
@@ -184,7 +231,8 @@ TEST_F(SessionStoreTest, AFullQueueRefuses) {
 TEST_F(SessionStoreTest, EveryFailureOfTheDiskIsToldAndSurvived) {
   for (const Kind kind : {Kind::kWrite, Kind::kSync, Kind::kTruncate}) {
     for (const absl::Status& error :
-         {absl::UnavailableError("EIO"), absl::ResourceExhaustedError("ENOSPC")}) {
+         {absl::UnavailableError("EIO"), absl::ResourceExhaustedError("ENOSPC"),
+          absl::FailedPreconditionError("EROFS")}) {
       for (int64_t number = 0;; ++number) {
         Open();
         const SessionRecord session = NamedSession(*store_, absl::StrCat("s", store_->NewId()));
@@ -204,8 +252,9 @@ TEST_F(SessionStoreTest, EveryFailureOfTheDiskIsToldAndSurvived) {
           continue;
         }
         // What a failed sync has covered is unknown, whatever it says.
+        const bool is_full = kind != Kind::kSync && absl::IsResourceExhausted(error);
         const absl::StatusCode code =
-            kind == Kind::kSync ? absl::StatusCode::kUnavailable : error.code();
+            is_full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable;
         EXPECT_THAT(first, Fails(code, error.message())) << number;
         EXPECT_FALSE(store_->Find(session.id).has_value());
         EXPECT_EQ(store_->Apply({CreateSession{session}}), absl::OkStatus());
@@ -764,6 +813,59 @@ TEST_F(SessionStoreTest, OwnersHaveLimits) {
               Fails(absl::StatusCode::kResourceExhausted, "of 300 allowed"));
   EXPECT_THAT(store_->Apply({CreateSession{NamedSession(*store_, "a")}}),
               Fails(absl::StatusCode::kAlreadyExists, "there is a session a already"));
+}
+
+TEST_F(SessionStoreTest, WhatIsToldOfBytesIsWhatLimitsCount) {
+  Open();
+  const auto check = [&] {
+    OwnerUsage sum;
+    for (const SessionRecord& session : store_->List(std::nullopt, "", {}, 100)) {
+      ++sum.sessions;
+      sum.bytes += store_->StoredBytesOf(session.owner, session.name);
+      sum.checkpoints += session.checkpoints;
+    }
+    const OwnerUsage all = store_->UsageOfAll();
+    EXPECT_EQ(all.sessions, sum.sessions);
+    EXPECT_EQ(all.bytes, sum.bytes);
+    EXPECT_EQ(all.checkpoints, sum.checkpoints);
+    EXPECT_EQ(all.bytes, store_->UsageOf("owner").bytes + store_->UsageOf("other").bytes);
+  };
+  const SessionRecord a = Create("a");
+  Feed(a, {1, 2, 3});
+  const int64_t log = store_->StoredBytesOf("owner", "a");
+  EXPECT_EQ(log, static_cast<int64_t>(Encode((*store_->ReadTurns(a.id, 0, 1))[0]).size()));
+  Snapshot(a);  // of 100 bytes
+  EXPECT_EQ(store_->StoredBytesOf("owner", "a"), log + 100);
+  EXPECT_EQ(store_->StoredBytesOf("owner", "none"), 0);
+  check();
+  ASSERT_EQ(store_->Apply({AddCheckpoint{a.id, {.name = "c", .position = 3}}}), absl::OkStatus());
+  SessionRecord b = NamedSession(*store_, "b");
+  b.owner = "other";
+  ASSERT_EQ(store_->Apply({CreateSession{b}}), absl::OkStatus());
+  Feed(b, {1});
+  const SessionRecord fork = NamedSession(*store_, "fork");
+  ASSERT_EQ(store_->Apply({ForkSession{a.id, fork}}), absl::OkStatus());
+  EXPECT_EQ(store_->StoredBytesOf("owner", "fork"), log + 100) << "though they share the file";
+  Feed(a, {4});
+  Snapshot(a);
+  check();
+  // The message has the same number.
+  const int64_t before = store_->UsageOf("owner").bytes;
+  options_.limits.bytes_per_owner = before;
+  Open();
+  EXPECT_EQ(store_->UsageOf("owner").bytes, before);
+  check();
+  EXPECT_THAT(store_->Apply({TurnOf(fork.id, TokenTurn(3, std::vector<int32_t>(400, 5)))}),
+              Fails(absl::StatusCode::kResourceExhausted,
+                    absl::StrCat(" ", before, " bytes stored of ", before, " allowed")));
+  ASSERT_EQ(store_->Apply({RewindSession{a.id, {.position = 0}}}), absl::OkStatus());
+  EXPECT_EQ(store_->StoredBytesOf("owner", "a"), 0);
+  check();
+  ASSERT_EQ(store_->Apply({DeleteSession{a.id}, DeleteSession{b.id}, DeleteSession{fork.id}}),
+            absl::OkStatus());
+  EXPECT_EQ(store_->UsageOfAll().sessions, 0);
+  EXPECT_EQ(store_->UsageOfAll().bytes, 0);
+  check();
 }
 
 TEST_F(SessionStoreTest, AHugeTurnIsRefusedAndNobodyElse) {

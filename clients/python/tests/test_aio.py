@@ -217,6 +217,9 @@ def test_sessions_and_the_rest(server):
         server.says(sessions_pb2.ListSessionsResponse(sessions=[session("a")], next_page_token="t"))
         server.says(sessions_pb2.ListSessionsResponse(sessions=[session("b")]))
         assert [s.name async for s in client.sessions.list()] == ["a", "b"]
+        usage = sessions_pb2.SessionUsage(sessions=2, max_stored_bytes=6)
+        server.says(sessions_pb2.ListSessionsResponse(usage=usage))
+        assert await client.sessions.usage() == mneme.SessionUsage(2, max_stored_bytes=6)
         server.says(session("c"))
         assert (await client.sessions.create("c", memory_seed=7)).name == "c"
         assert server.requests[-1].memory_seed == 7

@@ -204,7 +204,9 @@ def test_info_of_a_serving_and_of_a_loading_server(server, client):
             capacity=pb.Capacity(slab_bytes=1024, state_memory_bytes=4096, max_sessions=4),
             limits=pb.Limits(default_session_ttl_ms=-1),
             statistics=pb.Statistics(
-                step_ms=pb.Histogram(count=2, sum=3.0, upper_bounds=[1, 2], counts=[1, 0, 1])
+                step_ms=pb.Histogram(count=2, sum=3.0, upper_bounds=[1, 2], counts=[1, 0, 1]),
+                sessions_stored=5,
+                stored_bytes=6,
             ),
         )
     )
@@ -216,6 +218,7 @@ def test_info_of_a_serving_and_of_a_loading_server(server, client):
     assert info.capacity == mneme.Capacity(1024, 4096, 4)
     assert info.limits.default_session_ttl == math.inf
     assert info.statistics.step_ms.mean == 1.5
+    assert (info.statistics.sessions_stored, info.statistics.stored_bytes) == (5, 6)
     assert info.statistics.queue_ms.mean == 0.0
 
     server.says(

@@ -28,6 +28,8 @@ def imported(name):
         file_state_dtype="f32",
         state_dtype="f16",
         rounded_tensors=4,
+        file_engram_capacity=64,
+        engram_capacity=128,
     )
 
 
@@ -93,6 +95,7 @@ def test_a_file_becomes_a_session(server, call, tmp_path, as_bytes):
     made = call(lambda sessions, _: sessions.import_file(file, "otto", ttl=5))
     assert (made.session.name, made.session.position) == ("otto", 12)
     assert (made.file_state_dtype, made.state_dtype, made.rounded_tensors) == ("f32", "f16", 4)
+    assert (made.file_engram_capacity, made.engram_capacity) == (64, 128)
     first, *rest = server.requests[-1]
     assert (first.name, first.ttl_ms, first.file_bytes) == ("otto", 5000, len(data))
     assert b"".join(r.data for r in rest) == data

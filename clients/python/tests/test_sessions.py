@@ -51,6 +51,16 @@ def test_sessions(server, client):
     assert server.requests[-1].page_token == "t"
     assert server.requests[-1].name_prefix == "p"
 
+    usage = sessions_pb2.SessionUsage(
+        sessions=3, max_sessions=4, stored_bytes=5, max_stored_bytes=6, checkpoints=7
+    )
+    server.says(sessions_pb2.ListSessionsResponse(sessions=[session("a")], usage=usage))
+    assert client.sessions.usage() == mneme.SessionUsage(3, 4, 5, 6, 7, None)
+    server.says(sessions_pb2.ListSessionsResponse(sessions=[session("a", stored_bytes=9)]))
+    page = client.sessions.list_page()
+    assert page.sessions[0].stored_bytes == 9
+    assert page.usage == mneme.SessionUsage(), "an older server's"
+
     server.says(session("b"))
     assert client.sessions.fork("a", "b").name == "b"
     server.says(sessions_pb2.DeleteSessionResponse())

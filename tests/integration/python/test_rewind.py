@@ -135,6 +135,7 @@ def test_the_command_line_takes_sessions_back(stored, run):
         (["fork", "a", "b", "--at", "-3"], ["--at", "position -3 is below 0"]),
         (["checkpoint", "a", ""], ["CHECKPOINT is empty", "session checkpoint NAME [CHECKPOINT]"]),
         (["rewind", "a", "-1"], ["PLACE: position -1 is below 0"]),
+        (["usage", "a"], ['unexpected argument "a"; usage: mneme session usage']),
         (["rewind", "a"], ["PLACE is missing; usage: mneme session rewind NAME PLACE"]),
         (["uncheckpoint", "a"], ["CHECKPOINT is missing"]),
         (["delete"], ["NAME is missing"]),

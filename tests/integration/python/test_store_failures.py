@@ -256,9 +256,13 @@ def test_a_key_takes_no_more_of_the_disk_than_it_may(start, new_key, tmp_path):
     position = alice.sessions.get("s").position
     assert position > 0
     assert tell(bob, "s").session.position == 6, "others have their own"
-    with pytest.raises(mneme.ResourceExhausted):
+    with pytest.raises(mneme.ResourceExhausted) as refused:
         tell(alice, "other", range(100))
+    usage = alice.sessions.usage()
+    assert usage.stored_bytes == alice.sessions.get("s").stored_bytes
+    assert f" has {usage.stored_bytes} bytes stored of 2000 allowed" in refused.value.message
     alice.sessions.delete("s")
+    assert alice.sessions.usage().stored_bytes == 0
     assert tell(alice, "other", range(100)).session.position == 103
 
 

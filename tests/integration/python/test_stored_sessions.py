@@ -148,8 +148,8 @@ def test_a_limit_that_time_does_not_help_says_nothing_of_later(start, new_key, t
     assert "retry-after" not in headers
 
 
-def metric(server, name, label=""):
-    status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/metrics")
+def metric(server, name, label="", key=""):
+    status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/metrics", key=key)
     assert status == 200
     for line in text.decode().splitlines():
         if line.startswith(f"mneme_{name}{{") and label in line:
@@ -161,6 +161,67 @@ def health_of(server):
     status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/health")
     assert status == 200
     return json.loads(text)
+
+
+def test_bytes_of_the_store_are_told_by_session_by_key_and_in_all(start, run, new_key, tmp_path):
+    made = {who: new_key(who) for who in ("alice", "bob")}
+    keys = tmp_path / "keys"
+    keys.write_text("".join(line + "\n" for _, line in made.values()))
+    flags = ("--session-dir", str(tmp_path / "sessions"), "--api-key-file", str(keys))
+    limits = ("--session-bytes-per-key", "900000", "--max-sessions-per-key", "8")
+    server = start(*flags, *limits, "--snapshot-tokens", "0")
+    key = made["alice"][0]
+    alice, bob = (server.client(api_key=made[who][0]) for who in ("alice", "bob"))
+    for name, client in (("a", alice), ("b", alice), ("a", bob)):
+        client.generate(list(range(20)), session=name, max_tokens=3)
+    log = alice.sessions.get("a").stored_bytes
+    assert alice.sessions.fork("a", "fork").stored_bytes == log > 20
+    alice.sessions.create_checkpoint("a", "c")
+    wait_for(lambda: alice.sessions.get("a").stored_bytes > log, "the checkpoint's snapshot")
+
+    for ended in (False, True):  # in order: all have snapshots, too, the second time
+        if ended:
+            server.stop()
+            server = start(*flags, *limits, "--snapshot-tokens", "0")
+            alice, bob = (server.client(api_key=made[who][0]) for who in ("alice", "bob"))
+        of_each = {one.name: one.stored_bytes for one in alice.sessions.list()}
+        slabs = sum(f.stat().st_size for f in (tmp_path / "sessions/slabs").glob("*.slab"))
+        assert min(of_each.values()) > 20
+        usage = alice.sessions.usage()
+        assert usage == mneme.SessionUsage(
+            sessions=3,
+            max_sessions=8,
+            stored_bytes=sum(of_each.values()),
+            max_stored_bytes=900000,
+            checkpoints=1,
+            max_checkpoints=usage.max_checkpoints,
+        )
+        statistics = alice.info().statistics
+        everything = usage.stored_bytes + bob.sessions.usage().stored_bytes
+        assert (statistics.sessions_stored, statistics.stored_bytes) == (4, everything)
+        assert metric(server, "session_store_bytes", key=key) == everything >= slabs
+
+        status, _, text = ask(
+            f"http://127.0.0.1:{server.http_port}", "/v1/sessions?prefix=f", key=key
+        )
+        assert status == 200
+        assert [one["stored_bytes"] for one in json.loads(text)["data"]] == [of_each["fork"]]
+        told = json.loads(text)["usage"]
+        assert (told["stored_bytes"], told["max_stored_bytes"]) == (usage.stored_bytes, 900000)
+
+        where = {"MNEME_SERVER": server.target, "MNEME_API_KEY": key}
+        code, out, err = run("mneme", "session", "list", **where)
+        assert code == 0, err
+        column = out.splitlines()[0].split().index("STORED")
+        stored = {line.split()[0]: int(line.split()[column]) for line in out.splitlines()[1:]}
+        assert stored == of_each
+        code, out, err = run("mneme", "session", "usage", **where)
+        assert code == 0, err
+        assert f"{usage.stored_bytes} of 900000\n" in out
+        code, out, err = run("mneme", "session", "usage", "--json", **where)
+        assert code == 0, err
+        assert int(json.loads(out)["stored_bytes"]) == usage.stored_bytes
+        assert "4 sessions, " in run("mneme", "info", **where)[1]
 
 
 def test_sessions_of_another_model_are_shown_and_left_alone(start, run, text_model, tmp_path):

@@ -39,6 +39,7 @@ TEST_F(SessionServiceTest, SessionsAreCreatedFoundForkedAndDeleted) {
   ASSERT_TRUE(created.ok()) << created.status();
   EXPECT_EQ(created->ttl_ms(), -1);
   EXPECT_EQ(created->state_bytes(), 4096);
+  EXPECT_EQ(created->stored_bytes(), 512);
   EXPECT_EQ(Create("a").status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(client_->GetSession("a")->name(), "a");
   EXPECT_EQ(Fork("a", "b")->name(), "b");
@@ -47,6 +48,25 @@ TEST_F(SessionServiceTest, SessionsAreCreatedFoundForkedAndDeleted) {
   EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(DetailsOf(gone).reason, "NO_SUCH_SESSION");
   EXPECT_EQ(client_->DeleteSession("a").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(SessionServiceTest, AListTellsWhatTheKeyHasAndMay) {
+  engine_.set_usage({.sessions = 1,
+                     .max_sessions = 2,
+                     .stored_bytes = 3,
+                     .max_stored_bytes = 4,
+                     .checkpoints = 5,
+                     .max_checkpoints = 6});
+  ASSERT_TRUE(Create("a").ok());
+  const auto list = client_->ListSessions({});
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_EQ(list->sessions(0).stored_bytes(), 512);
+  EXPECT_EQ(list->usage().sessions(), 1);
+  EXPECT_EQ(list->usage().max_sessions(), 2);
+  EXPECT_EQ(list->usage().stored_bytes(), 3);
+  EXPECT_EQ(list->usage().max_stored_bytes(), 4);
+  EXPECT_EQ(list->usage().checkpoints(), 5);
+  EXPECT_EQ(list->usage().max_checkpoints(), 6);
 }
 
 TEST_F(SessionServiceTest, TheSeedThatASessionBringsIsTold) {

@@ -77,6 +77,8 @@ TEST_F(SessionTransferTest, ASessionGoesOutAndComesBackUnderAnotherName) {
     EXPECT_EQ(imported->file_state_dtype(), "f32");
     EXPECT_EQ(imported->state_dtype(), "f16");
     EXPECT_EQ(imported->rounded_tensors(), 3);
+    EXPECT_EQ(imported->file_engram_capacity(), 64);
+    EXPECT_EQ(imported->engram_capacity(), 128);
     EXPECT_EQ(client_->GetSession(name)->position(), 41);
   }
   EXPECT_THAT(Import("", *file)->session().name(), HasSubstr("session-"));

@@ -165,6 +165,7 @@ TEST_F(MetricsTest, EngramsAreThereForModelsThatMakeSome) {
   engrams.evictions.Add(3);
   engrams.wraps.Add();
   engrams.step_seconds.Observe(0.002);
+  engrams.boundary_seconds.Observe(0.0003);
   const std::vector<std::string> lines = Lines();
   const std::string labels = "{model_name=\"m\"";
   EXPECT_THAT(lines, Contains("mneme_memory_long_term_engrams_sum" + labels + "} 700"));
@@ -175,6 +176,9 @@ TEST_F(MetricsTest, EngramsAreThereForModelsThatMakeSome) {
   EXPECT_THAT(lines, Contains("mneme_memory_evictions_total" + labels + "} 3"));
   EXPECT_THAT(lines, Contains("mneme_memory_history_wraps_total" + labels + "} 1"));
   EXPECT_THAT(lines, Contains("mneme_memory_boundary_step_seconds_count" + labels + "} 1"));
+  EXPECT_THAT(lines, Contains("mneme_memory_boundary_seconds_sum" + labels + "} 0.0003"));
+  EXPECT_THAT(lines,
+              Contains("mneme_memory_boundary_seconds_bucket" + labels + ",le=\"0.0005\"} 1"));
 }
 
 TEST_F(MetricsTest, CallsAreCountedByNameAndResult) {

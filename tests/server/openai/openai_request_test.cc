@@ -121,7 +121,12 @@ TEST(OpenAiRequestTest, WhatWouldHaveNoEffectIsRefusedByName) {
            {R"("seed": 1e3)", "seed"},
            {R"("memory_seed": -1)", "memory_seed"},
            {R"("memory_seed": 18446744073709551616)", "memory_seed"},
-           {R"("memory_seed": "7")", "memory_seed"},
+           {R"("memory_seed": 7.0)", "memory_seed"},
+           {R"("memory_seed": "")", "memory_seed"},
+           {R"("memory_seed": "+7")", "memory_seed"},
+           {R"("memory_seed": " 7")", "memory_seed"},
+           {R"("memory_seed": "seven")", "memory_seed"},
+           {R"("memory_seed": "18446744073709551616")", "memory_seed"},
            {R"("expected_position": 18446744073709551615, "session_id": "s")", "expected_position"},
            {R"("no_such_field": 1)", "no_such_field"},
        }) {

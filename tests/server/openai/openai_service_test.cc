@@ -412,10 +412,28 @@ TEST_F(OpenAiServiceTest, SessionsBringASeed) {
   const std::string seed = R"("memory_seed":18446744073709551615,)";
   EXPECT_THAT(ask("POST", "", body).body, HasSubstr(seed));
   EXPECT_THAT(ask("GET", "/a").body, HasSubstr(seed));
+  // Readers whose numbers are doubles send and get it as a text.
+  EXPECT_THAT(ask("GET", "/a").body, HasSubstr(R"("memory_seed_text":"18446744073709551615")"));
+  for (const char* exact : {"18446744073709551614", "9007199254740993", "0"}) {
+    const std::string name = absl::StrCat("of", exact);
+    const RawResponse made =
+        ask("POST", "",
+            absl::StrCat(R"({"session_id": ")", name, R"(", "memory_seed": ")", exact, "\"}"));
+    EXPECT_EQ(made.status, 200) << made.body;
+    EXPECT_THAT(ask("GET", absl::StrCat("/", name)).body,
+                AllOf(HasSubstr(absl::StrCat("\"memory_seed\":", exact, ",")),
+                      HasSubstr(absl::StrCat("\"memory_seed_text\":\"", exact, "\""))));
+  }
   EXPECT_THAT(ask("POST", "", R"({"session_id": "b"})").body, HasSubstr("\"memory_seed\":null,"));
   const RawResponse negative = ask("POST", "", R"({"session_id": "c", "memory_seed": -1})");
   EXPECT_EQ(negative.status, 400);
   EXPECT_THAT(negative.body, HasSubstr("2^64 - 1"));
+  for (const char* large : {"18446744073709551616", "18446744073709551617", "1e40"}) {
+    const RawResponse refused =
+        ask("POST", "", absl::StrCat(R"({"session_id": "c", "memory_seed": )", large, "}"));
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_THAT(refused.body, HasSubstr("memory_seed is 2^64 or more, expected an integer"));
+  }
   const RawResponse fork =
       ask("POST", "", R"({"session_id": "c", "fork_of": "a", "memory_seed": 5})");
   EXPECT_EQ(fork.status, 400);
@@ -506,7 +524,8 @@ TEST_F(OpenAiServiceTest, SessionsGoOutAsFilesAndComeBack) {
   EXPECT_THAT(made.body,
               AllOf(HasSubstr(R"("id":"b")"), HasSubstr(R"("ttl_ms":5000)"),
                     HasSubstr(R"("import":{"file_state_dtype":"f32","state_dtype":"f16",)"
-                              R"("rounded_tensors":3})")));
+                              R"("rounded_tensors":3,"file_engram_capacity":64,)"
+                              R"("engram_capacity":128})")));
   const auto refusal = [&](const RawResponse& response, int status, const std::string& code) {
     EXPECT_EQ(response.status, status) << response.body;
     EXPECT_THAT(response.body, HasSubstr(code));

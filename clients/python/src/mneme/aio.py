@@ -80,6 +80,7 @@ from mneme.types import (
     ServingStatus,
     SessionInfo,
     SessionPage,
+    SessionUsage,
     Tokens,
 )
 from mneme.v1 import inference_pb2, sessions_pb2
@@ -340,6 +341,10 @@ class AsyncSessions:
         """One page of that list."""
         request = list_sessions_request(prefix, page_size, page_token)
         return session_page_of(await self._client._unary("list_sessions", request))
+
+    async def usage(self) -> SessionUsage:
+        """What all sessions of the caller's key are and take, and what they may."""
+        return (await self.list_page(page_size=1)).usage
 
     async def fork(
         self,

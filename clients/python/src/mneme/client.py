@@ -78,6 +78,7 @@ from mneme.types import (
     ServingStatus,
     SessionInfo,
     SessionPage,
+    SessionUsage,
     Tokens,
 )
 from mneme.v1 import inference_pb2, sessions_pb2
@@ -308,6 +309,10 @@ class Sessions:
         """One page of that list."""
         request = list_sessions_request(prefix, page_size, page_token)
         return session_page_of(self._client._unary("list_sessions", request))
+
+    def usage(self) -> SessionUsage:
+        """What all sessions of the caller's key are and take, and what they may."""
+        return self.list_page(page_size=1).usage
 
     def fork(
         self,

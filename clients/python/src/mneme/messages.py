@@ -27,6 +27,7 @@ from mneme.types import (
     SessionInfo,
     SessionPage,
     SessionState,
+    SessionUsage,
     Started,
     Statistics,
     Timings,
@@ -143,6 +144,7 @@ def session_info_of(m: sessions_pb2.Session) -> SessionInfo:
         durability=_DURABILITIES.get(m.durability),
         memory_seed=m.memory_seed if m.HasField("memory_seed") else None,
         may_have_been_at=m.may_have_been_at if m.HasField("may_have_been_at") else None,
+        stored_bytes=m.stored_bytes,
     )
 
 
@@ -163,13 +165,26 @@ def imported_session_of(m: sessions_pb2.ImportSessionResponse) -> ImportedSessio
         file_state_dtype=m.file_state_dtype,
         state_dtype=m.state_dtype,
         rounded_tensors=m.rounded_tensors,
+        file_engram_capacity=m.file_engram_capacity,
+        engram_capacity=m.engram_capacity,
     )
 
 
 def session_page_of(m: sessions_pb2.ListSessionsResponse) -> SessionPage:
     """A page from its message."""
+    usage = m.usage
     return SessionPage(
-        tuple(session_info_of(s) for s in m.sessions), m.next_page_token, m.total_count
+        tuple(session_info_of(s) for s in m.sessions),
+        m.next_page_token,
+        m.total_count,
+        SessionUsage(
+            sessions=usage.sessions,
+            max_sessions=usage.max_sessions or None,
+            stored_bytes=usage.stored_bytes,
+            max_stored_bytes=usage.max_stored_bytes or None,
+            checkpoints=usage.checkpoints,
+            max_checkpoints=usage.max_checkpoints or None,
+        ),
     )
 
 
@@ -198,6 +213,8 @@ def _statistics(m: inference_pb2.Statistics) -> Statistics:
         first_token_ms=_histogram(m.first_token_ms),
         inter_token_ms=_histogram(m.inter_token_ms),
         session_store_error=m.session_store_error,
+        sessions_stored=m.sessions_stored,
+        stored_bytes=m.stored_bytes,
     )
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "SessionInfo",
     "SessionPage",
     "SessionState",
+    "SessionUsage",
     "Started",
     "Statistics",
     "Timings",
@@ -310,6 +311,8 @@ class SessionInfo:
     """The position that it is known to have had where damage of the server's store may have cost it
     its last turns, or what is recorded of its idempotency keys; its next request is refused then,
     unless it takes the session as it is. None: it is whole."""
+    stored_bytes: int = 0
+    """That its log and its snapshots take of the server's store, as limits count them."""
 
 
 @dataclass(frozen=True)
@@ -334,6 +337,23 @@ class ImportedSession:
     """How they are stored here."""
     rounded_tensors: int
     """Tensors of its state with numbers that had to be rounded; 0: nothing was lost."""
+    file_engram_capacity: int = 0
+    """Engrams that it had room for where it comes from; 0: its model makes none."""
+    engram_capacity: int = 0
+    """Engrams that it has room for here: nothing is lost where these two differ."""
+
+
+@dataclass(frozen=True)
+class SessionUsage:
+    """What all sessions of the caller's key are and take, and what they may; None: any number."""
+
+    sessions: int = 0
+    max_sessions: Optional[int] = None
+    stored_bytes: int = 0
+    """`SessionInfo.stored_bytes` of all of them."""
+    max_stored_bytes: Optional[int] = None
+    checkpoints: int = 0
+    max_checkpoints: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -344,6 +364,8 @@ class SessionPage:
     next_page_token: str
     """Empty: these were the last ones."""
     total_count: int
+    usage: SessionUsage = SessionUsage()
+    """Whatever the names on the page."""
 
 
 @dataclass(frozen=True)
@@ -457,6 +479,10 @@ class Statistics:
     inter_token_ms: Histogram
     session_store_error: str = ""
     """All that is wrong with the store of sessions at present."""
+    sessions_stored: int = 0
+    """In the store now, wherever their states are."""
+    stored_bytes: int = 0
+    """`SessionInfo.stored_bytes` of all of them."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,15 @@
+// What an answer drew on, as `mneme generate --stats` and `mneme chat` print it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mneme/v1/memory.pb.h"
+
+namespace mneme::cli {
+
+// "41% of long-term segment 3 (tokens 450 to 599)", the largest share first; behind the first
+// `most` of them how many there are more. Empty: the answer drew on no recalled engrams.
+std::vector<std::string> MemoryUseTexts(const v1::MemoryUse& use, int most);
+
+}  // namespace mneme::cli
