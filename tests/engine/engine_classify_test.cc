@@ -77,7 +77,7 @@ class EngineClassifyTest : public ::testing::Test {
       const std::vector<int32_t> last = {static_cast<int32_t>(count) - 1};
       const auto step = driver->Step({&row, 1}, last);
       CHECK_OK(step.status());
-      logits = *step;
+      logits.assign(step->begin(), step->end());
     }
     return logits;
   }
