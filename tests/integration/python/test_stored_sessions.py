@@ -466,7 +466,8 @@ def test_a_detached_chat_is_fetched_after_a_restart(start, chat_model, tmp_path,
 
 def test_an_edited_chat_keeps_what_is_in_front_of_the_edit(start, chat_model, tmp_path):
     def begin(folder):
-        return start("--session-dir", str(tmp_path / folder), model=chat_model)
+        flags = ("--session-dir", str(tmp_path / folder), "--snapshot-tokens", "0")
+        return start(*flags, model=chat_model)
 
     def talk(server):
         messages = []
@@ -476,7 +477,10 @@ def test_an_edited_chat_keeps_what_is_in_front_of_the_edit(start, chat_model, tm
             assert status == 200, body
             messages.append(body["choices"][0]["message"])
             if turn in (2, 4):
-                server.client().session("s").checkpoint(f"turn-{turn}")
+                session = server.client().session("s")
+                log = session.info().stored_bytes
+                session.checkpoint(f"turn-{turn}")
+                wait_for(lambda: session.info().stored_bytes > log, "the checkpoint's snapshot")
         return messages, body["session"]["position"]
 
     server, unstopped = begin("sessions"), begin("unstopped")
