@@ -139,7 +139,7 @@ struct EngramStats {
   Counter wraps;  // sessions with more segments than their counts hold
   // Whole decode steps in which a session crosses, as step_seconds.
   Histogram step_seconds{StepBounds()};
-  // What the crossings of such a step took: CrossingBudget::Observe.
+  // Time that the crossings of such a step took: CrossingBudget::Observe.
   Histogram boundary_seconds{BoundaryBounds()};
 };
 

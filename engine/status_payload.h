@@ -34,7 +34,7 @@ inline constexpr char kReasonPosition[] = "POSITION_MISMATCH";
 inline constexpr char kReasonKeyRunning[] = "IDEMPOTENCY_KEY_RUNNING";
 inline constexpr char kReasonKeyBroken[] = "IDEMPOTENCY_KEY_BROKEN_OFF";
 inline constexpr char kReasonKeyForgotten[] = "IDEMPOTENCY_RECORD_TOO_LARGE";
-// What that one answered was erased, as it told of segments that were to be forgotten.
+// Its answer was erased, as that told of segments that were to be forgotten.
 inline constexpr char kReasonReplyErased[] = "IDEMPOTENCY_REPLY_FORGOTTEN";
 // A later request edited the conversation in front of what that one fed.
 inline constexpr char kReasonKeyUndone[] = "IDEMPOTENCY_KEY_UNDONE";

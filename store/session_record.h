@@ -74,7 +74,7 @@ struct SessionRecord {
   std::vector<WentBack> went_back;  // the last ones, oldest first
 
   int64_t position() const { return fed_tokens + (pending_token.has_value() ? 1 : 0); }
-  // What StoreLimits::bytes_per_owner bounds; a snapshot that a fork shares counts for both.
+  // Bytes that StoreLimits::bytes_per_owner bounds; a snapshot that a fork shares counts for both.
   int64_t stored_bytes() const { return log_bytes + snapshot_bytes; }
 };
 

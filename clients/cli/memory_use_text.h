@@ -1,4 +1,4 @@
-// What an answer drew on, as `mneme generate --stats` and `mneme chat` print it.
+// The text that `mneme generate --stats` and `mneme chat` print of what an answer drew on.
 #pragma once
 
 #include <string>

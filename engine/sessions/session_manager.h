@@ -149,7 +149,7 @@ class SessionManager {
   int ephemeral_slabs() const { return ephemeral_slabs_; }
   // Whether one more named session of `owner` may be made.
   absl::Status CheckOwnerLimit(const std::string& owner) const;
-  // Of all owners together without one.
+  // All owners together where none is named.
   SessionUsage UsageOf(const std::optional<std::string>& owner) const;
   // Says that `needed` slabs are not to be had, and until when: the next expiry. `awaited` are what
   // waiting requests will need.

@@ -78,7 +78,7 @@ class Fitter {
     std::vector<int32_t> recalled = Tensor("engrams.recalled").Elements<int32_t>();
     MNEME_RETURN_IF_ERROR(MoveRecalled(facts, recalled));
     MNEME_RETURN_IF_ERROR(CheckRoom(facts));
-    // Of engrams that were found and then forgotten there may be more.
+    // It also counts engrams that were found and then forgotten.
     facts[kEngramsFound] = std::min(facts[kEngramsFound], static_cast<int32_t>(has_));
     MoveFirings();
     for (const char* name : kSlotRows) MoveRows(Tensor(name));

@@ -420,7 +420,7 @@ TEST(EngineLoopHistoryTest, WhatMayBeCommonIsKnownAfterARestart) {
 
 TEST(EngineLoopHistoryTest, FactsOfEachVersionAreReadAsTheyWereStored) {
   using Ranges = std::vector<std::pair<int64_t, int64_t>>;
-  // What each version has behind that of the one before.
+  // Each version's bytes behind those of the one before.
   constexpr absl::string_view kParts[] = {
       "0e0900000000000000"   // fed
       "0104"                 // has_text, evictions

@@ -195,7 +195,7 @@ TEST_P(EngineRestartTest, AnImportedSessionIsDurableFromTheFirst) {
     const auto imported = engine->ImportSession({.name = "s"}, absl::ZeroDuration(), file);
     ASSERT_TRUE(imported.ok()) << imported.status();
     EXPECT_EQ(imported->session.durability, Durability::kTurn);
-    // What answers say of its bytes is what is durable by then.
+    // Answers say of its bytes what is durable by then.
     const int64_t stored = imported->session.stored_bytes;
     EXPECT_GT(stored, 0);
     EXPECT_EQ(engine->GetSession({.name = "s"})->stored_bytes, stored);

@@ -144,7 +144,7 @@ class FakeEngine final : public Engine {
                              .state_bytes = 4096,
                              .stored_bytes = 512};
   }
-  // What lists of sessions say from now on.
+  // Lists of sessions say this from now on.
   void set_usage(const SessionUsage& usage) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     usage_ = usage;
