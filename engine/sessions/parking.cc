@@ -14,13 +14,15 @@ constexpr absl::Duration kBusyFor = absl::Seconds(10);
 }  // namespace
 
 Parking::Parking(StatePool& pool, HostStates* host, StoredStates* store, Clock& clock,
-                 EngineStats& stats, std::function<void()> wake)
+                 EngineStats& stats, std::function<void()> wake,
+                 std::function<void(Session&)> before_snapshot)
     : pool_(pool),
       host_(host),
       store_(store),
       clock_(clock),
       stats_(stats),
-      wake_(std::move(wake)) {
+      wake_(std::move(wake)),
+      before_snapshot_(std::move(before_snapshot)) {
   if (host_ != nullptr) stats_.host_bytes_total.Set(host_->pages() * host_->page_bytes());
 }
 

@@ -42,9 +42,11 @@ namespace mneme {
 class Parking {
  public:
   // `host`, `store`: null where nothing is ever parked there. `wake`: called, maybe by another
-  // thread, when Settle() has something to do; may be empty.
+  // thread, when Settle() has something to do; may be empty. `before_snapshot`: called with each
+  // session that is not durable before its snapshot is handed to the store, which takes none of
+  // another position than it knows; may be empty where there is no store.
   Parking(StatePool& pool, HostStates* host, StoredStates* store, Clock& clock, EngineStats& stats,
-          std::function<void()> wake);
+          std::function<void()> wake, std::function<void(Session&)> before_snapshot);
   ~Parking();  // waits for what is on its way
   Parking(const Parking&) = delete;
   Parking& operator=(const Parking&) = delete;
@@ -197,6 +199,7 @@ class Parking {
   Clock& clock_;
   EngineStats& stats_;
   const std::function<void()> wake_;
+  const std::function<void(Session&)> before_snapshot_;
   int64_t uses_ = 0;
   std::set<std::pair<int64_t, Session*>> resting_;  // with a slab, by when they were used last
   std::set<Session*> in_use_;                       // with a slab

@@ -55,6 +55,7 @@ void Parking::Copied(Session& session, const Move& move) {
       --leaving_;
       return Stay(session);
     }
+    before_snapshot_(session);
     writing_.push_back(
         {store_->Write(session, move.buffer, UrgencyOf(false)), &session, move.begun});
     return;

@@ -121,7 +121,8 @@ class SessionLog {
   // where it stands is told: with its name, and then when there is time for it, where `done` is
   // called at once.
   void AddTurn(Session& session, FedTurn turn, std::optional<RequestRecord> request, Done done);
-  // Tells again where an idle one that is not durable stands, if the store could not be told.
+  // Tells again where one that is not durable and does not run stands, if the store could not be
+  // told.
   void CatchUp(Session& session);
   // The same of a session behind which no log leads back: all that the store has of it is a
   // snapshot of where it stands now, which becomes durable with the turn. Of what was answered to

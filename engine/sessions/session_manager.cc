@@ -25,7 +25,8 @@ SessionManager::SessionManager(StatePool& pool, Clock& clock, EngineStats& stats
       clock_(clock),
       stats_(stats),
       options_(std::move(options)),
-      parking_(pool, options_.host, options_.states, clock, stats, options_.wake),
+      parking_(pool, options_.host, options_.states, clock, stats, options_.wake,
+               [this](Session& session) { options_.log->CatchUp(session); }),
       turn_snapshots_(options_.turn_snapshot_bytes_per_second) {
   stats_.slabs_total.Set(pool_.slots());
   PublishGauges();
