@@ -30,30 +30,46 @@ def yes_or_no(text: str) -> bool:
     return text == "yes"
 
 
-def number_or_none(text: str):
-    return None if text == "none" else int(text)
+def count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1, not {text!r}")
+    return int(text)
 
 
-def limit_or_none(text: str):
-    return None if text == "none" else float(text)
+def count_or_none(text: str):
+    return None if text == "none" else count(text)
+
+
+def positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
+    return value
+
+
+def positive_or_none(text: str):
+    return None if text == "none" else positive(text)
 
 
 # Flag, type, key, what it is: what no tensor tells, asked for where `when` says that it matters.
 QUESTIONS = (
-    ("--segment-len", int, "segment_len", "real tokens of a segment of attention", None),
-    ("--neural-memory-segment-len", number_or_none, "neural_memory_segment_len",
+    ("--segment-len", count, "segment_len", "real tokens of a segment of attention", None),
+    ("--neural-memory-segment-len", count_or_none, "neural_memory_segment_len",
      "tokens of one step of the memory; none: segment_len and the long-term tokens", None),
-    ("--neural-memory-batch-size", number_or_none, "neural_memory_batch_size",
+    ("--neural-memory-batch-size", count_or_none, "neural_memory_batch_size",
      "tokens after which the weights that gradients are taken at are refreshed; none: never", None),
     ("--sliding-window-attn", yes_or_no, "sliding_window_attn",
      "whether attention slides (yes), or sees its segment alone (no)", None),
-    ("--max-lr", float, "default_step_transform_max_lr",
+    ("--max-lr", positive, "default_step_transform_max_lr",
      "default_step_transform_max_lr of neural_memory_kwargs; the constructor's default is 1", "memory"),
-    ("--max-grad-norm", limit_or_none, "max_grad_norm",
+    ("--max-grad-norm", positive_or_none, "max_grad_norm",
      "max_grad_norm of neural_memory_kwargs, or none", "memory"),
     ("--spectral-norm-surprises", yes_or_no, "spectral_norm_surprises",
      "whether neural_memory_kwargs had spectral_norm_surprises", "memory"),
-    ("--max-mem-layer-modulation", float, "max_mem_layer_modulation",
+    ("--max-mem-layer-modulation", positive, "max_mem_layer_modulation",
      "max_mem_layer_modulation of neural_memory_kwargs; the constructor's default is 1", "modulation"),
     ("--activation", str, "activation",
      "the module that neural_memory_kwargs had as activation; only silu is served", "activation"),
@@ -175,7 +191,8 @@ def read_arguments(shapes: dict) -> tuple[dict, set]:
         else:
             questions.add("streams")
 
-    with_memory = [i for i in range(depth) if f"layers.{i}.4.to_decay_factor.0.weight" in shapes]
+    with_memory = [i for i in range(depth)
+                   if any(name.startswith(f"layers.{i}.4.") for name in shapes)]
     if len(with_memory) < depth:
         arguments["neural_memory_layers"] = [i + 1 for i in with_memory]
     if not with_memory:
@@ -208,6 +225,37 @@ GATE_QUESTION = ("--neural-mem-gate-attn-output", yes_or_no, "neural_mem_gate_at
                  "gate")
 
 
+def read_checkpoint(path: pathlib.Path):
+    """What torch.save wrote, of tensors and plain containers alone: nothing of it is run."""
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise Unknown(error.strerror or str(error)) from error
+    except Exception as error:  # of many kinds, by what is wrong with the file
+        lines = str(error).splitlines()
+        raise Unknown("is not what torch.save wrote of a state dict: "
+                      f"{lines[0] if lines else type(error).__name__}") from error
+
+
+def state_dict_of(checkpoint, key) -> dict:
+    import torch
+
+    state = checkpoint
+    if key is not None:
+        if not isinstance(checkpoint, dict) or key not in checkpoint:
+            known = ", ".join(map(str, checkpoint)) if isinstance(checkpoint, dict) else "no keys"
+            raise Unknown(f"has no {key}; it has {known}")
+        state = checkpoint[key]
+    if not isinstance(state, dict) or not state:
+        raise Unknown("holds no state dict, of tensors by their names")
+    if not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise Unknown(f"holds more than tensors; say with --key which of {', '.join(map(str, state))} "
+                      "is the state dict")
+    return state
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description="Makes a model folder of a checkpoint of titans-pytorch.")
@@ -223,24 +271,23 @@ def main() -> int:
                             key == "hyper_connections" else "X")
     flags = parser.parse_args()
 
-    import torch
-    from safetensors.torch import save_file
-
-    state = torch.load(flags.checkpoint, map_location="cpu", weights_only=True)
-    if flags.key is not None:
-        if flags.key not in state:
-            parser.error(f"{flags.checkpoint} has no {flags.key}; it has {', '.join(map(str, state))}")
-        state = state[flags.key]
-    if not all(isinstance(value, torch.Tensor) for value in state.values()):
-        parser.error(f"{flags.checkpoint} holds more than tensors; say with --key which of "
-                     f"{', '.join(map(str, state))} is the state dict")
     try:
+        from safetensors.torch import save_file
+
+        state = state_dict_of(read_checkpoint(flags.checkpoint), flags.key)
         prefix = without_wrappers(state)
         tensors = {name[len(prefix):]: value for name, value in state.items()
                    if name.startswith(prefix)}
         arguments, asked = read_arguments({name: tuple(t.shape) for name, t in tensors.items()})
-    except (Unknown, KeyError) as error:
+    except ImportError as error:
+        parser.error(f"{error}: pip install torch safetensors")
+    except Unknown as error:
         parser.error(f"{flags.checkpoint}: {error}")
+    except KeyError as error:
+        parser.error(f"{flags.checkpoint}: there is no tensor {error.args[0]}")
+    except (IndexError, ValueError) as error:
+        parser.error(f"{flags.checkpoint}: a tensor has another shape than those of a "
+                     f"MemoryAsContextTransformer: {error}")
     wanted = [q for q in all_questions if q[4] is None or q[4] in asked]
     open_questions = [q for q in wanted if not hasattr(flags, q[2])]
     if open_questions:
@@ -260,15 +307,16 @@ def main() -> int:
               **arguments}
     if flags.titans_pytorch_version is not None:
         config["titans_pytorch_version"] = flags.titans_pytorch_version
-    flags.folder.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "model.safetensors"):
         if (flags.folder / name).exists():
             parser.error(f"{flags.folder / name} is there already")
+    flags.folder.mkdir(parents=True, exist_ok=True)
     # memory_model is the shape of the memory's network; its values are not those of the memory.
-    save_file({name: t.detach().float().clone().contiguous() for name, t in tensors.items()
-               if ".memory_model." not in name}, flags.folder / "model.safetensors")
+    kept = {name: t.detach().float().clone().contiguous() for name, t in tensors.items()
+            if ".memory_model." not in name}
+    save_file(kept, flags.folder / "model.safetensors")
     (flags.folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    print(f"{flags.folder}: {len(tensors)} tensors of {flags.checkpoint}")
+    print(f"{flags.folder}: {len(kept)} tensors of {flags.checkpoint}")
     return 0
 
 
