@@ -52,6 +52,8 @@ Shapes (parameters)
   titans-mag-760m   (1.04 G) 1536 wide, 16 networks of 96 x 384 x 96, attention to 512 positions
   titans-pytorch-393m (395 M)
                     24 layers, 1024 wide, a memory of 4 networks of 64 x 128 x 64 in every second one
+  ttt-linear-350m   (338 M)  24 layers, 1024 wide, memories of 16 matrices of 64 x 64
+  ttt-mlp-350m      (349 M)  the same of 16 networks of 64 x 256 x 64
   llama-340m        (374 M)  attention alone: 24 layers, 1024 wide, 16 heads of 64
   mistral-340m      (393 M)  8 heads of 128 that share 2 of keys and values, a window of 4096
   gpt2-124m         (124 M)  12 layers, 768 wide, 12 heads of 64, 1024 positions
