@@ -70,8 +70,9 @@ struct MemoryInitial {
 };
 
 // The pairs of the tokens of a step that is not done, in every slab: keys and values
-// [heads, (step - 1) * keys, dim], rates [heads, (step - 1) * keys], f32 or f64 as copies. Row
-// j * keys + i is pair i of the step's token j; rows of tokens that are not there yet are zeros.
+// [heads, (step - 1) * keys, dim], rates [heads, (step - 1) * keys], of channel_gates [.., dim],
+// f32 or f64 as copies. Row j * keys + i is pair i of the step's token j; rows of tokens that are
+// not there yet are zeros.
 struct MemoryPairs {
   StateView k, v, rate;
 };
@@ -125,6 +126,12 @@ struct NeuralMemoryArgs {
   // of S_0, too; or empty.
   TensorView momentum_mix;
   TensorView keep;  // [entries, heads] act, or empty: 1
+  // Whether rate, momentum and keep have a number for each channel of a head, [entries, heads * ..
+  // * dim], those of a pair, an order or a head together: with gates r, m and a of channel o, and
+  // l = 1/2 sum_o r_o (N(k)_o - v_o)^2,   S[i, o] = m_o S[i, o] - G[i, o],   W[i, o] = a_o W[i, o]
+  // + S[i, o]. The reference alone has such gates, of networks of one matrix without norm and
+  // biases: diag(theta), diag(eta) and diag(1 - alpha) of the paper's appendix.
+  bool channel_gates = false;
   // [entries, heads * tensors] act, in the order of MemoryNetwork, or empty: 1
   TensorView tensor_rates;
   TensorView residual_mix;  // [entries, heads] act, with `residual`; or empty
@@ -173,8 +180,9 @@ struct NeuralMemoryArgs {
   bool stores_pairs() const { return step > 1 && read != Read::kAhead; }
   bool has_residual() const { return !residual_mix.empty(); }
   int orders() const {
-    return momentum.empty() ? 0 : static_cast<int>(momentum.shape[1] / q.shape[1]);
+    return momentum.empty() ? 0 : static_cast<int>(momentum.shape[1] / q.shape[1] / gate_width());
   }
+  int64_t gate_width() const { return channel_gates ? q.shape[2] : 1; }  // numbers of a gate
 };
 
 // What a memory keeps of its weights at a step, of each head:

@@ -86,10 +86,10 @@ NetworkPass HeadNetwork::Forward(const MemoryTensors& net, const double* x) cons
 }
 
 void HeadNetwork::AddGradient(const MemoryTensors& net, const NetworkPass& pass, const double* v,
-                              double rate, MemoryTensors& sums) const {
+                              const Numbers& rate, MemoryTensors& sums) const {
   const auto dim = static_cast<size_t>(dim_);
   Numbers delta(dim);
-  for (size_t i = 0; i < dim; ++i) delta[i] = rate * (pass.out[i] - v[i]);
+  for (size_t i = 0; i < dim; ++i) delta[i] = rate[i % rate.size()] * (pass.out[i] - v[i]);
   if (network_.norm != MemoryNetwork::Norm::kNone) {
     double mean = 0, along = 0;
     for (size_t i = 0; i < dim; ++i) {

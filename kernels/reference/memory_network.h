@@ -30,9 +30,10 @@ class HeadNetwork {
         dim_(args.q.shape[2]) {}
 
   NetworkPass Forward(const MemoryTensors& net, const double* x) const;
-  // sums += rate d(1/2 |M(k) - v|^2), where `pass` was that of k.
-  void AddGradient(const MemoryTensors& net, const NetworkPass& pass, const double* v, double rate,
-                   MemoryTensors& sums) const;
+  // sums += d(1/2 sum_i rate_i (M(k)_i - v_i)^2), where `pass` was that of k; a rate of one number
+  // is that of all channels.
+  void AddGradient(const MemoryTensors& net, const NetworkPass& pass, const double* v,
+                   const Numbers& rate, MemoryTensors& sums) const;
 
  private:
   double Gain(const MemoryTensors& net, int64_t i) const;

@@ -72,7 +72,7 @@ Numbers Orthogonal(const Numbers& u, int64_t rows, int64_t cols) {
 
 struct Pair {
   Numbers k, v;
-  double rate = 0;
+  Numbers rate;            // one, or of each channel
   double* loss = nullptr;  // where it goes, or nowhere
 };
 
@@ -133,7 +133,9 @@ class NeuralMemoryHead {
     for (int64_t i = 0; i < args_.keys; ++i) {
       const int64_t row = (e * heads_ + head_) * args_.keys + i;
       const double *k = args_.k.as<double>() + row * dim_, *v = args_.v.as<double>() + row * dim_;
-      pairs_.push_back({Numbers(k, k + dim_), Numbers(v, v + dim_), args_.rate.as<double>()[row],
+      const double* rate = args_.rate.as<double>() + row * args_.gate_width();
+      pairs_.push_back({Numbers(k, k + dim_), Numbers(v, v + dim_),
+                        Numbers(rate, rate + args_.gate_width()),
                         args_.loss.empty() ? nullptr : args_.loss.as<double>() + row});
     }
     const bool ends = done % args_.step == 0;
@@ -159,7 +161,9 @@ class NeuralMemoryHead {
     if (args_.has_residual()) net = Sum(net, Gate(args_.residual_mix, e, 0), Load(args_.residual));
     for (Pair& pair : pairs_) {
       const NetworkPass pass = Loss(net, pair);
-      net_.AddGradient(net, pass, pair.v.data(), args_.rate_scale * pair.rate, gradients_);
+      Numbers rate = pair.rate;
+      for (double& r : rate) r *= args_.rate_scale;
+      net_.AddGradient(net, pass, pair.v.data(), rate, gradients_);
     }
     pairs_.clear();
   }
@@ -177,7 +181,6 @@ class NeuralMemoryHead {
   void Step(int64_t e, double scale) {
     if (args_.before.at[0].base != nullptr) Store(args_.before, weights_);
     const std::vector<double> mix = Mix(e);
-    const double keep = Gate(args_.keep, e, 1);
     for (size_t t = 0; t < weights_.size(); ++t) {
       const double rate =
           args_.tensor_rates.empty()
@@ -191,10 +194,10 @@ class NeuralMemoryHead {
       }
       for (size_t order = 0; order < momenta_.size(); ++order) {
         Numbers& s = momenta_[order][t];
-        const double momentum =
-            args_.momentum
-                .as<double>()[(e * heads_ + head_) * args_.orders() + static_cast<int64_t>(order)];
-        for (size_t i = 0; i < s.size(); ++i) s[i] = momentum * s[i] + chain[order][i];
+        const int64_t row = (e * heads_ + head_) * args_.orders() + static_cast<int64_t>(order);
+        for (size_t i = 0; i < s.size(); ++i) {
+          s[i] = GateOf(args_.momentum, row, i) * s[i] + chain[order][i];
+        }
         chain.push_back(s);
       }
       Numbers update(chain[0].size());
@@ -204,6 +207,7 @@ class NeuralMemoryHead {
       const Shape shape = network_.shape(static_cast<int>(t), dim_);
       if (args_.spectral_norm && shape.rank == 2) update = Orthogonal(update, shape[0], shape[1]);
       for (size_t i = 0; i < update.size(); ++i) {
+        const double keep = args_.keep.empty() ? 1 : GateOf(args_.keep, e * heads_ + head_, i);
         weights_[t][i] = keep * weights_[t][i] + update[i];
       }
     }
@@ -233,6 +237,12 @@ class NeuralMemoryHead {
     return x == 0 || norm == 0 ? 1 : x * (std::tanh(norm / x) + 1) / norm;
   }
 
+  // The number of a gate's `row` that element i of a tensor goes by: that of all, or of its
+  // channel.
+  double GateOf(const TensorView& gate, int64_t row, size_t i) const {
+    const int64_t width = args_.gate_width();
+    return gate.as<double>()[row * width + static_cast<int64_t>(i) % width];
+  }
   const MemoryTensors& Anchor() const { return anchors_.empty() ? weights_ : anchors_; }
   double Gate(const TensorView& gate, int64_t e, double otherwise) const {
     return gate.empty() ? otherwise : gate.as<double>()[e * heads_ + head_];
@@ -302,21 +312,24 @@ class NeuralMemoryHead {
   void LoadPairs(int64_t position) {
     const int64_t rows = position % args_.step * args_.keys;
     for (int64_t row = 0; row < rows; ++row) {
-      pairs_.push_back({Field(args_.pending.k, args_.initial_pending.k, row, dim_),
-                        Field(args_.pending.v, args_.initial_pending.v, row, dim_),
-                        Field(args_.pending.rate, args_.initial_pending.rate, row, 1)[0]});
+      pairs_.push_back(
+          {Field(args_.pending.k, args_.initial_pending.k, row, dim_),
+           Field(args_.pending.v, args_.initial_pending.v, row, dim_),
+           Field(args_.pending.rate, args_.initial_pending.rate, row, args_.gate_width())});
     }
   }
   void StorePairs() const {
     for (int64_t row = 0; row < HeldPairs(); ++row) {
       const bool there = row < static_cast<int64_t>(pairs_.size());
+      const auto width = args_.gate_width();
       const Pair pair =
           there ? pairs_[static_cast<size_t>(row)]
-                : Pair{Numbers(static_cast<size_t>(dim_)), Numbers(static_cast<size_t>(dim_))};
+                : Pair{Numbers(static_cast<size_t>(dim_)), Numbers(static_cast<size_t>(dim_)),
+                       Numbers(static_cast<size_t>(width))};
       const int64_t at = head_ * HeldPairs() + row;
       std::copy(pair.k.begin(), pair.k.end(), Own(args_.pending.k) + at * dim_);
       std::copy(pair.v.begin(), pair.v.end(), Own(args_.pending.v) + at * dim_);
-      Own(args_.pending.rate)[at] = pair.rate;
+      std::copy(pair.rate.begin(), pair.rate.end(), Own(args_.pending.rate) + at * width);
     }
   }
 

@@ -43,6 +43,7 @@ struct MemoryRule {
   bool loss = true;
   int first_position = 0;
   bool initial_of_all = false;
+  bool channel_gates = false;
 
   MemoryNetwork network() const {
     return {.depth = depth,
@@ -54,6 +55,7 @@ struct MemoryRule {
             .trains_gain = trains_gain,
             .gain_offset = gain_offset};
   }
+  int gate_width() const { return channel_gates ? dim : 1; }
   bool ahead() const { return read == Read::kAhead; }
   bool has_anchor() const { return anchor_period != 0 && (anchor_period != step || transition); }
   bool has_pairs() const { return step > 1 && !ahead(); }
@@ -76,16 +78,17 @@ struct MemoryProblem {
     SeededRandom random(seed);
     const MemoryNetwork network = rule.network();
     const int64_t rows = int64_t{Entries(segments)} * rule.heads, pairs = rows * rule.keys;
+    const int width = rule.gate_width();
     q = random.NormalValues(rows * rule.dim);
     k = random.NormalValues(pairs * rule.dim);
     v = random.NormalValues(pairs * rule.dim);
     // Keys of about unit length and small rates, as models have them: the memory stays tame.
     const double length = std::sqrt(rule.dim), most = 0.1 / rule.step / rule.keys / rule.depth;
     for (double& x : k) x = static_cast<float>(x / length);
-    rate = random.UniformValues(pairs, 0, most);
-    momentum = random.UniformValues(rows * rule.orders, 0, 0.9 / std::max(1, rule.orders));
+    rate = random.UniformValues(pairs * width, 0, most);
+    momentum = random.UniformValues(rows * rule.orders * width, 0, 0.9 / std::max(1, rule.orders));
     mix = random.NormalValues(rows * rule.mix);
-    keep = random.UniformValues(rows, 0.8, 1);
+    keep = random.UniformValues(rows * width, 0.8, 1);
     tensor_rates = random.UniformValues(rows * network.tensors(), 0.5, 1.5);
     residual_mix = random.UniformValues(rows, 0, 1);
     scale = random.UniformValues(rule.step, 0.5, 1);
@@ -106,7 +109,7 @@ struct MemoryProblem {
     // Rows of the open step's tokens, and zeros behind them.
     for (const auto& [name, width, factor] : {std::tuple("keys", rule.dim, 1 / length),
                                               {"values", rule.dim, 1.0},
-                                              {"rates", 1, most}}) {
+                                              {"rates", rule.gate_width(), most}}) {
       const int held = (rule.step - 1) * rule.keys;
       const auto filled = [&](int position) {
         std::vector<double> values = random.UniformValues(rule.heads * held * width, 0, factor);
@@ -189,7 +192,8 @@ struct MemoryProblem {
       };
       pairs("keys", args.pending.k, args.initial_pending.k, {rule.heads, held, rule.dim});
       pairs("values", args.pending.v, args.initial_pending.v, {rule.heads, held, rule.dim});
-      pairs("rates", args.pending.rate, args.initial_pending.rate, {rule.heads, held});
+      pairs("rates", args.pending.rate, args.initial_pending.rate,
+            rule.channel_gates ? Shape{rule.heads, held, rule.dim} : Shape{rule.heads, held});
     }
     SetInputs(bench, args);
     return loaded;
@@ -250,10 +254,10 @@ struct MemoryProblem {
     for (auto [values, width] : {std::pair(&part.q, gates * rule.dim),
                                  {&part.k, pairs * rule.dim},
                                  {&part.v, pairs * rule.dim},
-                                 {&part.rate, pairs},
-                                 {&part.momentum, gates * rule.orders},
+                                 {&part.rate, pairs * rule.gate_width()},
+                                 {&part.momentum, gates * rule.orders * rule.gate_width()},
                                  {&part.mix, gates * rule.mix},
-                                 {&part.keep, gates},
+                                 {&part.keep, gates * rule.gate_width()},
                                  {&part.tensor_rates, gates * rule.network().tensors()},
                                  {&part.residual_mix, gates}}) {
       *values = {values->begin() + (offset + begin) * width,
@@ -303,12 +307,14 @@ struct MemoryProblem {
     args.q = bench.Activations(q, {entries, heads, dim});
     args.k = bench.Activations(k, {entries, pairs, dim});
     args.v = bench.Activations(v, {entries, pairs, dim});
-    args.rate = bench.Activations(rate, {entries, pairs});
+    const int width = rule.gate_width();
+    args.channel_gates = rule.channel_gates;
+    args.rate = bench.Activations(rate, {entries, pairs * width});
     args.keys = rule.keys;
     if (rule.orders > 0)
-      args.momentum = bench.Activations(momentum, {entries, heads * rule.orders});
+      args.momentum = bench.Activations(momentum, {entries, heads * rule.orders * width});
     if (rule.mix > 0) args.momentum_mix = bench.Activations(mix, {entries, heads * rule.mix});
-    if (rule.keep) args.keep = bench.Activations(keep, {entries, heads});
+    if (rule.keep) args.keep = bench.Activations(keep, {entries, heads * width});
     if (rule.tensor_rates) {
       args.tensor_rates =
           bench.Activations(tensor_rates, {entries, heads * rule.network().tensors()});

@@ -49,15 +49,20 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
   if (args.stores_anchor()) expect_copy(args.anchors, "anchors");
   if (!args.trains()) return;
   CHECK_GE(args.keys, 1) << "keys";
-  const int64_t pairs = heads * args.keys;
+  const int64_t pairs = heads * args.keys, width = args.gate_width();
+  if (args.channel_gates) {
+    CHECK(types.act == DType::kF64) << "gates of channels, which the reference alone has";
+    CHECK(network.depth == 1 && !normed && !network.biases)
+        << "gates of channels of a network that is no single matrix";
+  }
   Expect(args.k, types, {entries, pairs, dim}, "k");
   Expect(args.v, types, {entries, pairs, dim}, "v");
-  Expect(args.rate, types, {entries, pairs}, "rate");
+  Expect(args.rate, types, {entries, pairs * width}, "rate");
   if (!args.loss.empty()) Expect(args.loss, types, {entries, pairs}, "loss");
   const int64_t orders = args.orders();
   if (orders > 0) {
     CHECK_LE(orders, kMaxMomentumOrders) << "orders of momentum";
-    Expect(args.momentum, types, {entries, heads * orders}, "momentum");
+    Expect(args.momentum, types, {entries, heads * orders * width}, "momentum");
     expect_copy(args.momenta, "momenta");
   }
   if (!args.momentum_mix.empty()) {
@@ -66,7 +71,7 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
     Expect(args.momentum_mix, types, {entries, heads * (orders + (zeroth ? 1 : 0))},
            "momentum_mix");
   }
-  if (!args.keep.empty()) Expect(args.keep, types, {entries, heads}, "keep");
+  if (!args.keep.empty()) Expect(args.keep, types, {entries, heads * width}, "keep");
   if (!args.tensor_rates.empty()) {
     Expect(args.tensor_rates, types, {entries, heads * network.tensors()}, "tensor_rates");
   }
@@ -98,7 +103,8 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
     };
     expect_pairs(args.pending.k, args.initial_pending.k, {heads, held, dim}, "keys");
     expect_pairs(args.pending.v, args.initial_pending.v, {heads, held, dim}, "values");
-    expect_pairs(args.pending.rate, args.initial_pending.rate, {heads, held}, "rates");
+    expect_pairs(args.pending.rate, args.initial_pending.rate,
+                 width == 1 ? Shape{heads, held} : Shape{heads, held, width}, "rates");
   }
   expect_initial(args.initial_momenta, false, "initial momenta", heads * orders);
   expect_initial(args.initial_anchors, false, "initial anchors", heads);
