@@ -1,4 +1,5 @@
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "models/blocks/residual_block.h"
@@ -27,12 +28,50 @@ void RefusePartOfAHead(ConfigReader& reader) {
   reader.Unsupported(kKey, *reader.Find(kKey), "1");
 }
 
+// How fast heads turn.
+struct RopeKeys {
+  double theta = 10000;
+  RopeScaling scaling;
+};
+
+// The type of the frequencies that an object names by `type`, and its numbers.
+RopeScaling ReadScaling(ConfigReader& part, const char* type) {
+  RopeScaling scaling;
+  const std::string name = part.String(type, "default");
+  if (name == "default") return scaling;
+  if (name != "linear" && name != "llama3") {
+    part.Unsupported(type, name, "one of \"default\", \"linear\", \"llama3\"");
+    return scaling;
+  }
+  part.Require({"factor"});
+  scaling.kind = RopeScaling::Kind::kLinear;
+  scaling.factor = part.Number("factor", 1, 1, 1e6, /*low_included=*/true);
+  if (name == "linear") return scaling;
+  part.Require({"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+  scaling.kind = RopeScaling::Kind::kLlama3;
+  scaling.low_freq_factor = part.Number("low_freq_factor", 1, kLeastNumber, 1e6);
+  scaling.high_freq_factor = part.Number("high_freq_factor", 4, kLeastNumber, 1e6);
+  scaling.original_length = part.Int("original_max_position_embeddings", 8192, 1, 1 << 30);
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    part.Invalid("high_freq_factor", scaling.high_freq_factor,
+                 absl::StrCat("a number above low_freq_factor (", scaling.low_freq_factor, ")"));
+  }
+  return scaling;
+}
+
+// What counts of a scaling, whichever object has it and however its type is spelled.
+nlohmann::json Canonical(const RopeScaling& scaling) {
+  if (scaling.kind == RopeScaling::Kind::kLinear) return {"linear", scaling.factor};
+  return {"llama3", scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor,
+          scaling.original_length};
+}
+
 // rope_theta, which newer versions of transformers write into an object beside the type of the
-// frequencies. Of types there is only the one whose frequencies are those of rope_theta alone.
-double ReadRopeTheta(ConfigReader& reader) {
+// frequencies, and the scaling of that type.
+RopeKeys ReadRope(ConfigReader& reader) {
   RefusePartOfAHead(reader);
-  double theta = reader.Number("rope_theta", 10000, 1, 1e30);
-  bool given = reader.Has("rope_theta");
+  RopeKeys rope = {.theta = reader.Number("rope_theta", 10000, 1, 1e30), .scaling = {}};
+  bool has_theta = reader.Has("rope_theta"), has_type = false;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (reader.IsNull(key)) continue;
     const nlohmann::json& object = *reader.Find(key);
@@ -42,21 +81,31 @@ double ReadRopeTheta(ConfigReader& reader) {
     }
     ConfigReader part(object, absl::StrCat(reader.path(), ": \"", key, "\""));
     const char* type = part.Has("rope_type") ? "rope_type" : "type";
-    if (part.String(type, "default") != "default") {
-      part.Unsupported(type, *part.Find(type), "\"default\"");
-    }
+    const RopeScaling scaling = ReadScaling(part, type);
     RefusePartOfAHead(part);
-    const double own = part.Number("rope_theta", theta, 1, 1e30);
-    if (given && own != theta) {
+    const double own = part.Number("rope_theta", rope.theta, 1, 1e30);
+    if (has_theta && own != rope.theta) {
       part.Invalid("rope_theta", own,
-                   absl::StrCat("the one that the file gives elsewhere, ", theta));
+                   absl::StrCat("the one that the file gives elsewhere, ", rope.theta));
     }
-    given = given || part.Has("rope_theta");
-    theta = own;
-    if (!part.Has(type)) part.RefuseUnknown();  // of a type that it does not name
+    has_theta = has_theta || part.Has("rope_theta");
+    rope.theta = own;
+    if (!part.Has(type)) {
+      part.RefuseUnknown();  // of a type that it does not name
+    } else {
+      if (has_type && scaling != rope.scaling) {
+        part.Invalid(type, *part.Find(type), "the type and the numbers of \"rope_parameters\"");
+      }
+      has_type = true;
+      rope.scaling = scaling;
+    }
     reader.Adopt(part);
   }
-  return reader.Keep("rope_theta", theta);
+  reader.Keep("rope_theta", rope.theta);
+  if (rope.scaling.kind != RopeScaling::Kind::kNone) {
+    reader.Keep("rope_scaling", Canonical(rope.scaling));
+  }
+  return rope;
 }
 
 AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Defaults& defaults) {
@@ -89,7 +138,9 @@ AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Default
     attention.kv_heads = heads;
   }
   reader.Keep("num_key_value_heads", attention.kv_heads);
-  attention.rope_theta = ReadRopeTheta(reader);
+  const RopeKeys rope = ReadRope(reader);
+  attention.rope_theta = rope.theta;
+  attention.rope_scaling = rope.scaling;
   if (defaults.sliding_window > 0) {
     const auto window = reader.NullableInt("sliding_window", 1, kMaxWindow);
     const int otherwise = reader.Has("sliding_window") ? 0 : defaults.sliding_window;
@@ -104,7 +155,10 @@ NetworkMaker ReadLlama(absl::string_view model_type, ConfigReader& reader, Model
   const Defaults& defaults = model_type == kMistral.model_type ? kMistral : kLlama;
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
   ReadSilu(reader, "silu");
-  if (reader.Bool("mlp_bias", false)) reader.Unsupported("mlp_bias", true, "false");
+  const bool mlp_bias = reader.Bool("mlp_bias", false);
+  if (mlp_bias && &defaults == &kMistral) {
+    reader.Unsupported("mlp_bias", true, "false: such networks have no biases");
+  }
   StackKeys stack;
   stack.vocab = reader.Int("vocab_size", 32000, 1, kMaxVocab);
   stack.model_dim = reader.Int("hidden_size", 4096, 1, kMaxModelDim);
@@ -124,8 +178,9 @@ NetworkMaker ReadLlama(absl::string_view model_type, ConfigReader& reader, Model
       .mixer =
           [attention](const LayerBuilder& builder) { return MakeAttention(builder, attention); },
       .feed_forward_norm = {"post_attention_layernorm.weight"},
-      .feed_forward = [mlp_dim = stack.mlp_dim](
-                          const LayerBuilder& builder) { return MakeGatedMlp(builder, mlp_dim); }};
+      .feed_forward =
+          [mlp_dim = stack.mlp_dim, bias = mlp_bias ? Bias::kAdded : Bias::kNone](
+              const LayerBuilder& builder) { return MakeGatedMlp(builder, mlp_dim, bias); }};
   parts.block = [block](const LayerBuilder& builder) { return MakeResidualBlock(builder, block); };
   return [parts](const NetworkBuilder& builder) { return MakeLanguageModel(builder, parts); };
 }

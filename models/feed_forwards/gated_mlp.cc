@@ -1,7 +1,7 @@
 #include "models/feed_forwards/gated_mlp.h"
 
 #include <optional>
-#include <string>
+#include <vector>
 
 #include "base/status_macros.h"
 
@@ -10,32 +10,37 @@ namespace {
 
 class GatedMlp final : public FeedForward {
  public:
-  static absl::StatusOr<std::unique_ptr<FeedForward>> Make(const LayerBuilder& builder,
-                                                           int mlp_dim) {
+  static absl::StatusOr<std::unique_ptr<FeedForward>> Make(const LayerBuilder& builder, int mlp_dim,
+                                                           Bias bias) {
     const int model_dim = builder.model_dim;
     Weights& weights = builder.weights();
-    const std::string gate = builder.Weight("mlp.gate_proj.weight");
-    const std::string up = builder.Weight("mlp.up_proj.weight");
-
     auto mlp = std::make_unique<GatedMlp>();
-    if (!weights.Has(up) && weights.HasShape(gate, {2 * int64_t{mlp_dim}, model_dim})) {
-      MNEME_ASSIGN_OR_RETURN(mlp->gate_,
-                             weights.MatrixRows(gate, 2 * mlp_dim, model_dim, 0, mlp_dim));
-      MNEME_ASSIGN_OR_RETURN(mlp->up_,
-                             weights.MatrixRows(gate, 2 * mlp_dim, model_dim, mlp_dim, mlp_dim));
+    if (!weights.Has(builder.Weight("mlp.up_proj.weight")) &&
+        weights.HasShape(builder.Weight("mlp.gate_proj.weight"),
+                         {2 * int64_t{mlp_dim}, model_dim})) {
+      const int parts[] = {mlp_dim, mlp_dim};
+      MNEME_ASSIGN_OR_RETURN(const std::vector<Projection> both,
+                             TakeProjectionParts(builder, "mlp.gate_proj", parts, model_dim, bias));
+      mlp->gate_ = both[0];
+      mlp->up_ = both[1];
     } else {
-      MNEME_ASSIGN_OR_RETURN(mlp->gate_, weights.Matrix(gate, mlp_dim, model_dim));
-      MNEME_ASSIGN_OR_RETURN(mlp->up_, weights.Matrix(up, mlp_dim, model_dim));
+      MNEME_ASSIGN_OR_RETURN(mlp->gate_,
+                             TakeProjection(builder, "mlp.gate_proj", mlp_dim, model_dim, bias));
+      MNEME_ASSIGN_OR_RETURN(mlp->up_,
+                             TakeProjection(builder, "mlp.up_proj", mlp_dim, model_dim, bias));
     }
-    MNEME_ASSIGN_OR_RETURN(
-        mlp->down_, weights.Matrix(builder.Weight("mlp.down_proj.weight"), model_dim, mlp_dim));
+    MNEME_ASSIGN_OR_RETURN(mlp->down_,
+                           TakeProjection(builder, "mlp.down_proj", model_dim, mlp_dim, bias));
     return mlp;
   }
 
   std::optional<GatedFeedForward> Fused(const Norm& norm) const override {
-    if (norm.kind != NormKind::kRms) return std::nullopt;
-    return GatedFeedForward{
-        .norm = norm.weight, .norm_eps = norm.eps, .gate = gate_, .up = up_, .down = down_};
+    if (norm.kind != NormKind::kRms || down_.has_bias()) return std::nullopt;
+    return GatedFeedForward{.norm = norm.weight,
+                            .norm_eps = norm.eps,
+                            .gate = gate_.matrix(),
+                            .up = up_.matrix(),
+                            .down = down_.matrix()};
   }
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
@@ -48,29 +53,28 @@ class GatedMlp final : public FeedForward {
     }
     const Workspace::Scope scope(ctx.workspace);
     const int64_t tokens = hidden.shape[0];
-    const TensorView x = ctx.Normed(norm, hidden, {{&gate_, 1}, {&up_, 1}});
-    const TensorView inner = ctx.TempForProducts({tokens, gate_.out_features}, {{&down_, 1}});
-    if (!ctx.kernels().SwiGluProduct({.x = x, .gate = gate_, .up = up_, .y = inner})) {
+    const TensorView x = ctx.Normed(norm, hidden, {gate_.weights, up_.weights});
+    const TensorView inner = ctx.TempForProducts({tokens, gate_.out()}, {down_.weights});
+    if (gate_.has_bias() || !ctx.kernels().SwiGluProduct(
+                                {.x = x, .gate = gate_.matrix(), .up = up_.matrix(), .y = inner})) {
       const TensorView gate = ctx.Temp(inner.shape), up = ctx.Temp(inner.shape);
-      const LinearArgs in[] = {{.x = x, .weights = {&gate_, 1}, .y = gate},
-                               {.x = x, .weights = {&up_, 1}, .y = up}};
+      const LinearArgs in[] = {{.x = x, .weights = gate_.weights, .y = gate, .bias = gate_.bias},
+                               {.x = x, .weights = up_.weights, .y = up, .bias = up_.bias}};
       ctx.kernels().Linear(in);
       ctx.kernels().SwiGlu({.gate = gate, .up = up, .y = inner});
     }
-    const LinearArgs out[] = {
-        {.x = inner, .weights = {&down_, 1}, .y = hidden, .accumulate = true}};
-    ctx.kernels().Linear(out);
+    AddProjection(ctx.kernels(), down_, inner, hidden);
   }
 
  private:
-  PackedMatrix gate_, up_, down_;
+  Projection gate_, up_, down_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FeedForward>> MakeGatedMlp(const LayerBuilder& builder,
-                                                          int mlp_dim) {
-  return GatedMlp::Make(builder, mlp_dim);
+absl::StatusOr<std::unique_ptr<FeedForward>> MakeGatedMlp(const LayerBuilder& builder, int mlp_dim,
+                                                          Bias bias) {
+  return GatedMlp::Make(builder, mlp_dim, bias);
 }
 
 }  // namespace mneme

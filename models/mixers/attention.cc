@@ -40,8 +40,9 @@ class Attention final : public SequenceMixer {
       }
     }
     if (config.rotary) {
-      MNEME_ASSIGN_OR_RETURN(mixer->frequencies_, builder.weights().Constant(RopeFrequenciesInF32(
-                                                      config.rope_theta, config.head_dim)));
+      MNEME_ASSIGN_OR_RETURN(mixer->frequencies_,
+                             builder.weights().Constant(RopeFrequenciesInF32(
+                                 config.rope_theta, config.head_dim, config.rope_scaling)));
     }
 
     const bool segmented = config.segment > 0;

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "models/layer_builder.h"
+#include "models/mixers/rope_frequencies.h"
 #include "models/sequence_mixer.h"
 
 namespace mneme {
@@ -23,8 +24,9 @@ struct AttentionConfig {
   float qk_norm_eps = 1e-5f;
   bool rotary = true;         // queries and keys are turned by their positions
   double rope_theta = 10000;  // needs an even head_dim
-  float scale = 0;            // of scores; 0: 1 / sqrt(head_dim)
-  int window = 0;             // positions that a token sees, its own included; 0: all
+  RopeScaling rope_scaling;
+  float scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  int window = 0;   // positions that a token sees, its own included; 0: all
   // Positions are cut into segments of so many that see nothing of each other, and no row of a step
   // has tokens of two; 0: they are not. Without a window.
   int segment = 0;

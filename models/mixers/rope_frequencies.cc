@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 
 #include "base/status_macros.h"
 
@@ -9,6 +10,22 @@ namespace mneme {
 namespace {
 
 double FrequencyOf(double theta, int pair, int dim) { return std::pow(theta, -2.0 * pair / dim); }
+
+float Scaled(float frequency, const RopeScaling& scaling) {
+  const auto factor = static_cast<float>(scaling.factor);
+  if (scaling.kind == RopeScaling::Kind::kNone) return frequency;
+  const float slow = frequency / factor;
+  if (scaling.kind == RopeScaling::Kind::kLinear) return slow;
+  const auto low = static_cast<float>(scaling.low_freq_factor);
+  const auto high = static_cast<float>(scaling.high_freq_factor);
+  const auto length = static_cast<float>(scaling.original_length);
+  const float turn = static_cast<float>(2 * std::numbers::pi) / frequency;  // in positions
+  const float turns = length / turn;
+  if (turns > high) return frequency;
+  if (turns < low) return slow;
+  const float share = (turns - low) / (high - low);
+  return (1 - share) * frequency / factor + share * frequency;
+}
 
 }  // namespace
 
@@ -20,11 +37,11 @@ std::vector<float> RopeFrequencies(double theta, int dim) {
   return frequencies;
 }
 
-std::vector<float> RopeFrequenciesInF32(double theta, int dim) {
+std::vector<float> RopeFrequenciesInF32(double theta, int dim, const RopeScaling& scaling) {
   std::vector<float> frequencies;
   for (int j = 0; j < dim; j += 2) {
     const float exponent = static_cast<float>(j) / static_cast<float>(dim);
-    frequencies.push_back(1.0f / std::pow(static_cast<float>(theta), exponent));
+    frequencies.push_back(Scaled(1.0f / std::pow(static_cast<float>(theta), exponent), scaling));
   }
   return frequencies;
 }

@@ -32,12 +32,19 @@ std::vector<ModelSpec> TransformerSpecs() {
   return specs;
 }
 
-// Llama with biases and a head width of its own; Mistral with a window.
+// Llama with all biases, a head width of its own and frequencies of longer sequences; Mistral with
+// a window.
 std::vector<ModelSpec> LlamaSpecs(absl::string_view model_type) {
   ModelSpec spec = AttentionSpec(absl::StrCat(model_type, "-tiny"));
   if (model_type == "mistral") return {spec};
   ModelSpec biased = spec;
   biased.config["attention_bias"] = true;
+  biased.config["mlp_bias"] = true;
+  biased.config["rope_scaling"] = {{"rope_type", "llama3"},
+                                   {"factor", 8.0},
+                                   {"low_freq_factor", 1.0},
+                                   {"high_freq_factor", 4.0},
+                                   {"original_max_position_embeddings", 64}};
   biased.config["head_dim"] = 24;
   biased.tied = true;
   return {spec, biased};
