@@ -81,6 +81,10 @@ absl::StatusOr<TensorView> WeightRecorder::Constant(std::span<const float> value
   return TensorView{nullptr, DType::kF32, {static_cast<int64_t>(values.size())}};
 }
 
+absl::StatusOr<TensorView> WeightRecorder::ConstantOf(DType dtype, std::span<const double> values) {
+  return TensorView{nullptr, dtype, {static_cast<int64_t>(values.size())}};
+}
+
 absl::StatusOr<TensorView> WeightRecorder::Reserve(DType dtype, Shape shape) {
   return TensorView{nullptr, dtype, shape};
 }

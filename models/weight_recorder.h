@@ -49,6 +49,7 @@ class WeightRecorder final : public Weights {
                                             WeightInit init) override;
   absl::Status Expect(absl::string_view name, std::span<const float> values) override;
   absl::StatusOr<TensorView> Constant(std::span<const float> values) override;
+  absl::StatusOr<TensorView> ConstantOf(DType dtype, std::span<const double> values) override;
   absl::StatusOr<TensorView> Reserve(DType dtype, Shape shape) override;
   void Ignore(absl::string_view) override {}
 

@@ -349,6 +349,17 @@ absl::StatusOr<TensorView> WeightStore::Constant(std::span<const float> values) 
   return TensorView{place, DType::kF32, Shape{static_cast<int64_t>(values.size())}};
 }
 
+absl::StatusOr<TensorView> WeightStore::ConstantOf(DType dtype, std::span<const double> values) {
+  if (dtype != DType::kF64) {
+    CHECK(dtype == DType::kF32) << "constants of " << Name(dtype);
+    return Constant(std::vector<float>(values.begin(), values.end()));
+  }
+  const int64_t bytes = static_cast<int64_t>(values.size_bytes());
+  std::byte* place = Place(bytes);
+  if (backend_ != nullptr) backend_->CopyFromHost(place, values.data(), bytes);
+  return TensorView{place, DType::kF64, Shape{static_cast<int64_t>(values.size())}};
+}
+
 absl::StatusOr<TensorView> WeightStore::Reserve(DType dtype, Shape shape) {
   return TensorView{Place(shape.elements() * SizeOf(dtype)), dtype, shape};
 }

@@ -82,6 +82,8 @@ class Weights {
   virtual absl::Status Expect(absl::string_view name, std::span<const float> values) = 0;
   // f32 values that come from no file.
   virtual absl::StatusOr<TensorView> Constant(std::span<const float> values) = 0;
+  // The same as `dtype`, kF64 or kF32, to which they are rounded.
+  virtual absl::StatusOr<TensorView> ConstantOf(DType dtype, std::span<const double> values) = 0;
   // Memory for what the network makes of its weights once they are there (Network::Prepare).
   virtual absl::StatusOr<TensorView> Reserve(DType dtype, Shape shape) = 0;
 

@@ -193,7 +193,7 @@ struct FeatureMapArgs {
 struct GatedRmsNormArgs {
   TensorView x;       // [tokens, heads, dim] act
   TensorView gate;    // [tokens, heads, dim] act, or as LinearArgs::y, or empty
-  TensorView weight;  // [dim] f32, one for all heads, or [heads, dim]
+  TensorView weight;  // [dim] f32 or act, one for all heads, or [heads, dim]
   float eps = 1e-6f;
   Activation activation = Activation::kSilu;  // kSilu or kSigmoid
   TensorView y;  // same shape as x, act, may alias x or gate; or as LinearArgs::x

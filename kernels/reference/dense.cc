@@ -333,12 +333,15 @@ void ReferenceKernels::Rope(const RopeArgs& args) {
 void ReferenceKernels::GatedRmsNorm(const GatedRmsNormArgs& args) {
   Check(args, reference::kTypes);
   const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
+  std::vector<double> weights(static_cast<size_t>(args.weight.shape.elements()));
+  reference::Widen(args.weight.data, args.weight.dtype, 0, args.weight.shape.elements(),
+                   weights.data());
   for (int64_t h = 0; h < tokens * heads; ++h) {
     const double* x = args.x.as<double>() + h * dim;
     const double* gate = args.gate.empty() ? nullptr : args.gate.as<double>() + h * dim;
     double* y = args.y.as<double>() + h * dim;
     const double factor = InverseRms(x, dim, args.eps);
-    const float* weight = args.weight.as<float>();
+    const double* weight = weights.data();
     if (args.weight.shape.rank == 2) weight += h % heads * dim;
     for (int64_t i = 0; i < dim; ++i) {
       const double open = gate == nullptr ? 1.0 : reference::Activate(args.activation, gate[i]);

@@ -61,12 +61,12 @@ absl::StatusOr<PersistentAttention> PersistentAttention::Make(
         TakeProjection(builder, "5.to_learned_v_mix.0", config.heads, model_dim, Bias::kAdded));
   }
   MNEME_ASSIGN_OR_RETURN(attention.out_, TakeProjection(builder, "5.to_out", model_dim, channels));
-  MNEME_ASSIGN_OR_RETURN(attention.frequencies_,
-                         TakeExactFrequencies(weights, config.rope_theta, config.head_dim));
-  if (const std::string name = builder.Weight("5.rotary_emb.freqs"); weights.Has(name)) {
-    MNEME_RETURN_IF_ERROR(
-        weights.Expect(name, RopeFrequencies(config.rope_theta, config.head_dim)));
-  }
+  const std::string frequencies = builder.Weight("5.rotary_emb.freqs");
+  MNEME_ASSIGN_OR_RETURN(
+      attention.frequencies_,
+      weights.Has(frequencies)
+          ? TakeStoredFrequencies(weights, frequencies, config.rope_theta, config.head_dim)
+          : TakeExactFrequencies(weights, config.rope_theta, config.head_dim));
   if (config.persistent == 0) {
     MNEME_RETURN_IF_ERROR(IgnoreEmpty(weights, builder.Weight("5.persistent_memory"),
                                       {2, config.heads, 0, config.head_dim}));

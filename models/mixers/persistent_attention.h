@@ -33,7 +33,7 @@ struct PersistentAttentionConfig {
 class PersistentAttention {
  public:
   // Tensors of titans-pytorch behind "5.": norm, to_qkv, to_out, to_learned_v_mix,
-  // persistent_memory, and rotary_emb.freqs, which has to be as rope_theta says.
+  // persistent_memory, and rotary_emb.freqs, which has to be as rope_theta says, but for rounding.
   static absl::StatusOr<PersistentAttention> Make(const LayerBuilder& builder,
                                                   const PersistentAttentionConfig& config);
 

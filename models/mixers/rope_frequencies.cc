@@ -11,6 +11,25 @@ namespace {
 
 double FrequencyOf(double theta, int pair, int dim) { return std::pow(theta, -2.0 * pair / dim); }
 
+std::vector<double> ExactFrequencies(double theta, int dim) {
+  std::vector<double> frequencies;
+  for (int j = 0; j < dim / 2; ++j) frequencies.push_back(FrequencyOf(theta, j, dim));
+  return frequencies;
+}
+
+// [2, numbers]: each as an f32 and what that leaves.
+absl::StatusOr<TensorView> TakeDoubles(Weights& weights, const std::vector<double>& numbers) {
+  std::vector<float> parts(2 * numbers.size());
+  for (size_t j = 0; j < numbers.size(); ++j) {
+    const auto high = static_cast<float>(numbers[j]);
+    parts[j] = high;
+    parts[numbers.size() + j] = static_cast<float>(numbers[j] - high);
+  }
+  MNEME_ASSIGN_OR_RETURN(TensorView taken, weights.Constant(parts));
+  taken.shape = {2, static_cast<int64_t>(numbers.size())};
+  return taken;
+}
+
 float Scaled(float frequency, const RopeScaling& scaling) {
   const auto factor = static_cast<float>(scaling.factor);
   if (scaling.kind == RopeScaling::Kind::kNone) return frequency;
@@ -47,17 +66,21 @@ std::vector<float> RopeFrequenciesInF32(double theta, int dim, const RopeScaling
 }
 
 absl::StatusOr<TensorView> TakeExactFrequencies(Weights& weights, double theta, int dim) {
-  const int half = dim / 2;
-  std::vector<float> parts(static_cast<size_t>(2 * half));
-  for (int j = 0; j < half; ++j) {
-    const double frequency = FrequencyOf(theta, j, dim);
-    const auto high = static_cast<float>(frequency);
-    parts[static_cast<size_t>(j)] = high;
-    parts[static_cast<size_t>(half + j)] = static_cast<float>(frequency - high);
+  return TakeDoubles(weights, ExactFrequencies(theta, dim));
+}
+
+absl::StatusOr<TensorView> TakeStoredFrequencies(Weights& weights, absl::string_view name,
+                                                 double theta, int dim) {
+  MNEME_RETURN_IF_ERROR(weights.Expect(name, RopeFrequencies(theta, dim)));
+  MNEME_ASSIGN_OR_RETURN(const std::vector<float> stored,
+                         weights.Values(name, {dim / 2}, WeightInit::kOnes));
+  std::vector<double> frequencies = ExactFrequencies(theta, dim);
+  for (size_t j = 0; j < stored.size(); ++j) {
+    constexpr double kFewRoundings = 1e-6;  // of an f32, as libraries make frequencies
+    const double off = std::abs(stored[j] - frequencies[j]);
+    if (off <= kFewRoundings * frequencies[j]) frequencies[j] = stored[j];
   }
-  MNEME_ASSIGN_OR_RETURN(TensorView frequencies, weights.Constant(parts));
-  frequencies.shape = {2, half};
-  return frequencies;
+  return TakeDoubles(weights, frequencies);
 }
 
 }  // namespace mneme

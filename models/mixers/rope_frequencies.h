@@ -35,4 +35,10 @@ std::vector<float> RopeFrequenciesInF32(double theta, int dim, const RopeScaling
 // As RopeArgs::frequencies takes float64 numbers: [2, dim / 2].
 absl::StatusOr<TensorView> TakeExactFrequencies(Weights& weights, double theta, int dim);
 
+// The same where a checkpoint has them as a tensor [dim / 2], which has to be what theta makes:
+// those that it rounds to an f32 or so are the network's, as they are; of those that are rounded
+// more, for a file of 16-bit numbers, the exact ones.
+absl::StatusOr<TensorView> TakeStoredFrequencies(Weights& weights, absl::string_view name,
+                                                 double theta, int dim);
+
 }  // namespace mneme

@@ -46,19 +46,22 @@ void IgnoreTemplate(const LayerBuilder& builder, const MemoryNetwork& network) {
   builder.weights().Ignore(builder.Weight("4.memory_model.norm.gamma"));
 }
 
-// Offsets from 1, stored [heads, 1, dim], each for `keys` heads of what is normed.
+// Offsets from 1, stored [heads, 1, dim], each for `keys` heads of what is normed. The sum is as
+// exact as the backend's numbers are.
 absl::StatusOr<TensorView> TakeHeadNorm(const LayerBuilder& builder, const char* name, int heads,
                                         int dim, int keys) {
   MNEME_ASSIGN_OR_RETURN(
       const std::vector<float> gamma,
       builder.weights().Values(builder.Weight(name), {heads, 1, dim}, WeightInit::kZeros));
-  std::vector<float> weight;
+  std::vector<double> weight;
   for (int head = 0; head < heads * keys; ++head) {
     for (int i = 0; i < dim; ++i) {
-      weight.push_back(1.0f + gamma[static_cast<size_t>(head / keys * dim + i)]);
+      weight.push_back(1.0 + gamma[static_cast<size_t>(head / keys * dim + i)]);
     }
   }
-  MNEME_ASSIGN_OR_RETURN(TensorView norm, builder.weights().Constant(weight));
+  const bool f64 = builder.network.state_format.memory_dtype == DType::kF64;
+  MNEME_ASSIGN_OR_RETURN(TensorView norm,
+                         builder.weights().ConstantOf(f64 ? DType::kF64 : DType::kF32, weight));
   norm.shape = {heads * keys, dim};
   return norm;
 }

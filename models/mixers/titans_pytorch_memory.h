@@ -81,7 +81,7 @@ class TitansPytorchMemory {
   float norm_eps_ = 1e-6f;
   Norm retrieve_norm_, store_norm_;
   Projection q_, k_, v_;
-  TensorView q_norm_, k_norm_, output_norm_;  // [heads, dim] f32, k's [heads * keys, dim]; or empty
+  TensorView q_norm_, k_norm_, output_norm_;  // [heads, dim] act, k's [heads * keys, dim]; or empty
   Projection pool_logits_;
   StateField pool_sums_;
   Projection rate_, momentum_, keep_, tensor_rates_, momentum_mix_, residual_mix_;

@@ -136,7 +136,7 @@ class PlainTitansMemory {
     Vec y;
     for (int row = 0; row < heads_ * keys; ++row) {
       Vec weight = Slice(part_[name], row / keys * dim_, dim_);
-      for (double& w : weight) w = AsF32(w + 1);
+      for (double& w : weight) w += 1;
       const Vec one = RmsNorm(Slice(x, row * dim_, dim_), weight, eps_);
       y.insert(y.end(), one.begin(), one.end());
     }
@@ -344,11 +344,11 @@ class PlainTitansAttention {
   }
 
  private:
-  static Vec Turned(const Vec& x, int64_t n) {
+  // By the frequencies that the checkpoint has, which are f32.
+  Vec Turned(const Vec& x, int64_t n) const {
     Vec y = x;
     for (size_t j = 0; j + 1 < x.size(); j += 2) {
-      const double angle =
-          static_cast<double>(n) * std::pow(1e4, -static_cast<double>(j) / x.size());
+      const double angle = static_cast<double>(n) * part_["rotary_emb.freqs"][j / 2];
       y[j] = x[j] * std::cos(angle) - x[j + 1] * std::sin(angle);
       y[j + 1] = x[j + 1] * std::cos(angle) + x[j] * std::sin(angle);
     }

@@ -234,6 +234,44 @@ TEST(TitansPytorchTensorsTest, HyperConnectionsAreOfTheKindThatTheConfigurationS
   EXPECT_GT(RelativeError(logits[2], logits[0]), 1e-2);
 }
 
+// Frequencies are a tensor: what training and upstream's code turn heads by is its f32 numbers.
+TEST(TitansPytorchTensorsTest, StoredFrequenciesTurnHeadsUnlessTheyAreRoundedTo16Bits) {
+  const TestFolder folder;
+  MakeFolder(Spec("{}"), folder);
+  const std::string path = folder.File("model.safetensors");
+  const StoredTensors tensors = ReadTensors(path);
+  const std::vector<int32_t> text = RandomTokens(30, 259, /*seed=*/4);
+  // With each frequency as `change` leaves it; null: without the tensors.
+  const auto logits = [&](float (*change)(float)) {
+    StoredTensors changed = tensors;
+    for (const char* name : {"layers.0.5.rotary_emb.freqs", "layers.1.5.rotary_emb.freqs"}) {
+      if (change == nullptr) {
+        changed.erase(name);
+        continue;
+      }
+      StoredTensor& tensor = changed.at(name);
+      for (size_t i = 0; i < tensor.bytes.size(); i += sizeof(float)) {
+        float frequency = 0;
+        std::memcpy(&frequency, tensor.bytes.data() + i, sizeof(frequency));
+        frequency = change(frequency);
+        std::memcpy(tensor.bytes.data() + i, &frequency, sizeof(frequency));
+      }
+    }
+    WriteTensors(changed, path);
+    const auto driver = Drive(folder.path(), MakeReference(), {.slots = 1, .max_tokens = 64});
+    return FeedSlot(*driver, 0, text);
+  };
+  const std::vector<double> exact = logits(nullptr);
+  const double own = RelativeError(logits([](float f) { return f; }), exact);
+  const double other = RelativeError(logits([](float f) { return f * (1 + 0x1p-22f); }), exact);
+  EXPECT_GT(own, 1e-10);
+  EXPECT_LT(own, 1e-6);
+  EXPECT_GT(other, own);
+  EXPECT_LT(other, 1e-5);
+  // Off by more than roundings of f32: the exact ones are meant.
+  EXPECT_EQ(logits([](float f) { return f * (1 + 3e-6f); }), exact);
+}
+
 // --- State ---------------------------------------------------------------------------------------
 
 TEST(TitansPytorchStateTest, ItIsWhatTheEquationsKeep) {

@@ -172,8 +172,8 @@ void Check(const GatedRmsNormArgs& args, ActivationTypes types) {
   Expect(args.x, types, args.x.shape, "x");
   if (!args.gate.empty()) Expect(args.gate, types, args.x.shape, "gate");
   const int64_t heads = args.x.shape[1], dim = args.x.shape[2];
-  Expect(args.weight, DType::kF32, args.weight.shape.rank == 2 ? Shape{heads, dim} : Shape{dim},
-         "weight");
+  Expect(args.weight, args.weight.dtype == types.act ? types.act : DType::kF32,
+         args.weight.shape.rank == 2 ? Shape{heads, dim} : Shape{dim}, "weight");
   CHECK(args.activation == Activation::kSilu || args.activation == Activation::kSigmoid)
       << "a gate that is neither silu nor sigmoid";
   Expect(args.y, types, args.x.shape, "y");
