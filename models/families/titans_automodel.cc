@@ -1,6 +1,7 @@
 // Titans as NVIDIA's NeMo Automodel writes it: model_type "titans", too, with
 // `architecture_variant`. A key that is missing has the default of its configuration class.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -20,11 +21,9 @@ constexpr float kMemoryNormEps = 1e-6f;
 MemoryNetwork ReadNetwork(ConfigReader& reader, int dim) {
   MemoryNetwork network;
   network.depth = reader.Int("mem_depth", 1, 1, kMaxMemoryDepth);
-  if (network.depth == 1) {
-    reader.Unsupported("mem_depth", 1,
-                       "at least 2: memories of one matrix follow another rule there, the gated "
-                       "delta rule with momentum");
-    network.depth = 2;
+  if (network.depth == 1) {  // has neither a hidden layer nor a norm
+    reader.Disregard({"memory_expansion_factor", "memory_residual_norm"});
+    return network;
   }
   const double expansion = reader.Number("memory_expansion_factor", 4, 0, 4096);
   network.hidden = std::max(1, static_cast<int>(dim * expansion));
@@ -75,6 +74,18 @@ void ReadSteps(ConfigReader& reader, NeuralMemoryConfig& memory) {
       chunk == 1 ? NeuralMemoryConfig::Pooling::kToken : NeuralMemoryConfig::Pooling::kGates;
 }
 
+// A memory of one matrix follows another rule there, the gated delta rule with momentum: its steps
+// are of a token, forget before they learn, and begin at zeros; the loss is half the sum of
+// squares.
+void SetLinearRule(ConfigReader& reader, NeuralMemoryConfig& memory) {
+  TrainedMemoryConfig& trained = memory.memory;
+  reader.Disregard({"chunk_size", "deep_memory_backend", "memory_batch_size"});
+  trained.decays_first = true;
+  trained.loss_scale = 0.5;
+  memory.starts_at_zero = true;
+  memory.query_scale = 1.0f / std::sqrt(static_cast<float>(trained.dim));
+}
+
 NeuralMemoryConfig ReadMemory(ConfigReader& reader, int heads, int dim) {
   NeuralMemoryConfig memory;
   TrainedMemoryConfig& trained = memory.memory;
@@ -84,9 +95,13 @@ NeuralMemoryConfig ReadMemory(ConfigReader& reader, int heads, int dim) {
   // The loss is the mean of squares. Automodel's own rates go up to 1; the neutral format's key may
   // say otherwise.
   trained.loss_scale = 1.0 / dim;
+  if (trained.network.depth == 1) {
+    SetLinearRule(reader, memory);
+  } else {
+    ReadSteps(reader, memory);
+  }
   trained.rate_scale =
       reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * 2 * trained.loss_scale;
-  ReadSteps(reader, memory);
   trained.orders = reader.Bool("momentum", true) ? 1 : 0;
   memory.forgets = reader.Bool("forget", true);
   memory.exponential_decay = true;

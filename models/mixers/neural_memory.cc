@@ -17,13 +17,13 @@ using Pooling = NeuralMemoryConfig::Pooling;
 constexpr float kLeastSquaredNorm = 1e-24f;
 
 // The tensors of the network, behind "memory.".
-std::vector<MemoryTensorName> TensorNames(const TrainedMemoryConfig& config) {
+std::vector<MemoryTensorName> TensorNames(const TrainedMemoryConfig& config, bool stored) {
   std::vector<MemoryTensorName> names;
   for (int t = 0; t < config.network.tensors(); ++t) {
     const std::string field =
         t == config.network.gain() ? "mem_norm_weight" : absl::StrCat("mem_weights.", t);
     const Shape one = config.network.shape(t, config.dim);
-    names.push_back({.weight = absl::StrCat("memory.", field),
+    names.push_back({.weight = stored ? absl::StrCat("memory.", field) : "",
                      .stored = one.rank == 2 ? Shape{config.heads, one[0], one[1]}
                                              : Shape{config.heads, one[0]},
                      .field = field});
@@ -94,9 +94,10 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
     weights.Ignore(builder.Weight("memory.a_proj.weight"));  // Automodel's folders have it
   }
   TrainedMemoryConfig held_back = trained;
-  held_back.may_hold_back = !config.recalls;
-  MNEME_ASSIGN_OR_RETURN(memory.memory_,
-                         TrainedMemory::Take(builder, held_back, TensorNames(trained)));
+  held_back.may_hold_back = !config.recalls && !trained.decays_first;
+  MNEME_ASSIGN_OR_RETURN(
+      memory.memory_,
+      TrainedMemory::Take(builder, held_back, TensorNames(trained, !config.starts_at_zero)));
   if (config.gated_output) {
     MNEME_ASSIGN_OR_RETURN(memory.gate_,
                            TakeProjection(builder, "memory.g_proj", channels, model_dim));
@@ -150,7 +151,8 @@ TensorView NeuralMemory::AddStream(ForwardContext& ctx, const RowIndex& rows, co
   const int added = processed ? streams.Add(y, parts) : streams.Add(y);
   const int heads = config_.memory.heads;
   if (which == kV || !config_.l2_norm) return ByHead(y, heads);
-  return streams.L2Norm(added, heads, {.eps = kLeastSquaredNorm});
+  const float scale = which == kQ ? config_.query_scale : 1.0f;
+  return streams.L2Norm(added, heads, {.scale = scale, .eps = kLeastSquaredNorm});
 }
 
 TensorView NeuralMemory::AddOutputGate(ForwardContext& ctx, const TensorView& x,

@@ -30,8 +30,10 @@ struct NeuralMemoryConfig {
   bool exponential_decay = false;  // KeepGateArgs::a_log
   int conv_width = 0;              // of q, k and v; 0: no convolution
   bool conv_bias = false;
-  bool silu = true;     // on q, k and v
-  bool l2_norm = true;  // of the heads of q and k
+  bool silu = true;             // on q, k and v
+  bool l2_norm = true;          // of the heads of q and k
+  float query_scale = 1;        // of q behind its norm
+  bool starts_at_zero = false;  // and no tensor of the memory is stored
   bool gated_output = true;
   float output_norm_eps = 1e-6f;  // with it
   // Whether Recall() is wanted: a convolution of q of its own, and, in the memory, F or an anchor
@@ -43,7 +45,7 @@ struct NeuralMemoryConfig {
 //   q, k, v = n(silu(conv(Wq x))), n(silu(conv(Wk x))), silu(conv(Wv x))
 //   rate = sigmoid(Wb x + b_b);  momentum = sigmoid(Wm x + b_m)
 //   keep = sigmoid(-(Wa x + b_a)),   or   exp(-exp(A_log) softplus(Wa x + b_a + dt_bias))
-//   r    = NeuralMemory(q, k, v, rate, momentum, keep)
+//   r    = NeuralMemory(query_scale q, k, v, rate, momentum, keep)
 //   y    = Wo RmsNorm(r * silu(Wg x); norm),   or   Wo r
 class NeuralMemory {
  public:

@@ -10,6 +10,9 @@
 namespace mneme {
 namespace {
 
+// What is divided by is this much more than what a step keeps: an error below that of an f32.
+constexpr float kLeastKeep = 1e-12f;
+
 // [heads, ...] of one tensor.
 Shape OfAllHeads(const TrainedMemoryConfig& config, int tensor) {
   const Shape one = config.network.shape(tensor, config.dim);
@@ -33,6 +36,10 @@ Shape WithoutFirst(const Shape& shape) {
 absl::StatusOr<TensorView> TakeInitial(const LayerBuilder& builder,
                                        const TrainedMemoryConfig& config,
                                        const MemoryTensorName& tensor, int t) {
+  if (tensor.weight.empty()) {
+    const auto elements = static_cast<size_t>(OfAllHeads(config, t).elements());
+    return builder.weights().Constant(std::vector<float>(elements));
+  }
   const std::string name = builder.Weight(tensor.weight);
   if (tensor.stored.elements() == OfAllHeads(config, t).elements()) {
     return builder.weights().Floats(name, tensor.stored, WeightInit::kNormal);
@@ -67,6 +74,12 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
     MNEME_ASSIGN_OR_RETURN(TensorView values, TakeInitial(builder, config, tensor, t));
     values.shape = OfAllHeads(config, t);
     memory.learned_.at[t] = values;
+  }
+  if (config.decays_first) {
+    CHECK(config.network.tensors() == 1 && config.keys == 1 && config.step == 1 &&
+          config.anchor_period == 1 && !config.may_hold_back);
+    const std::vector<float> least(static_cast<size_t>(config.heads), kLeastKeep);
+    MNEME_ASSIGN_OR_RETURN(memory.least_keep_, builder.weights().Constant(least));
   }
   const bool f64 = builder.network.state_format.memory_dtype == DType::kF64;
   enum class Begins : uint8_t { kAsWeights, kAtZero, kAnyhow };
@@ -219,11 +232,40 @@ SurpriseArgs TrainedMemory::SurpriseOf(const ForwardContext& ctx,
 SurpriseArgs TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams,
                                 NeuralMemoryArgs args) const {
   AddLoss(ctx, args);
-  // What a prefix leaves is what sessions begin with: nothing is held back of it.
-  streams.Run(ctx, args, ctx.prepares ? HeldSteps{} : Held(ctx));
+  if (config_.decays_first && !args.keep.empty()) {
+    MemoryStreams before = streams;
+    before.Finish(ctx);
+    ctx.kernels().NeuralMemory(DecayFirst(ctx, args));
+    UndoDecay(ctx, args);
+  } else {
+    // What a prefix leaves is what sessions begin with: nothing is held back of it.
+    streams.Run(ctx, args, ctx.prepares ? HeldSteps{} : Held(ctx));
+  }
   Tell(ctx, "loss", args.loss, config_.loss_scale);
   Tell(ctx, "theta", args.rate, config_.rate_scale / (2 * config_.loss_scale));
   return SurpriseOf(ctx, args);
+}
+
+// The gradient at keep W, rate k^T (k keep W - v), is rate keep k^T (k W - v / keep): that at W of
+// another value, at another rate.
+NeuralMemoryArgs TrainedMemory::DecayFirst(ForwardContext& ctx,
+                                           const NeuralMemoryArgs& args) const {
+  Kernels& kernels = ctx.kernels();
+  NeuralMemoryArgs at_weights = args;
+  at_weights.v = ctx.Temp(args.v.shape);
+  at_weights.rate = ctx.Temp(args.rate.shape);
+  kernels.Divide({.x = args.v, .z = args.keep, .eps = kLeastKeep, .y = at_weights.v});
+  kernels.Multiply({.a = args.rate, .b = args.keep, .y = at_weights.rate});
+  kernels.AddScaled({.x = args.rate, .scale = least_keep_, .y = at_weights.rate});
+  return at_weights;
+}
+
+// The loss |k keep W - v|^2 is keep^2 |k W - v / keep|^2.
+void TrainedMemory::UndoDecay(ForwardContext& ctx, const NeuralMemoryArgs& args) const {
+  if (args.loss.empty()) return;
+  for (int i = 0; i < 2; ++i) {
+    ctx.kernels().Multiply({.a = args.loss, .b = args.keep, .y = args.loss});
+  }
 }
 
 bool TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams, NeuralMemoryArgs args,

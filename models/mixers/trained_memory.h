@@ -36,6 +36,9 @@ struct TrainedMemoryConfig {
   double max_grad_norm = 0;
   bool spectral_norm = false;
   TensorView transition;
+  // Whether a step's forgetting comes before its gradient, which is then taken at keep W: of a
+  // network of one matrix without norm and biases, in steps of one pair whose anchor is W.
+  bool decays_first = false;
   // Whether Before() is wanted.
   bool keeps_before = false;
   // Whether the device may hold steps back, of a memory that HoldsBack(): nobody but Run() reads W.
@@ -48,7 +51,7 @@ struct TrainedMemoryConfig {
 // A tensor of the memory, in the order of MemoryNetwork: where its initial value is stored, and as
 // what.
 struct MemoryTensorName {
-  std::string weight;  // behind the layer's prefix
+  std::string weight;  // behind the layer's prefix; empty: nothing is stored, it begins at zeros
   Shape stored;        // of all heads, or of one: then all begin alike
   std::string field;   // "mem_weights.0": of "memory.mem_weights.0", "momentum.mem_weights.0", ...
 };
@@ -96,6 +99,9 @@ class TrainedMemory {
   // What of NeuralMemoryArgs the configuration says.
   NeuralMemoryArgs Rule() const;
   HeldSteps Held(const ForwardContext& ctx) const;
+  // The rule of `decays_first` in terms of the operation's, and its losses in terms of the rule's.
+  NeuralMemoryArgs DecayFirst(ForwardContext& ctx, const NeuralMemoryArgs& args) const;
+  void UndoDecay(ForwardContext& ctx, const NeuralMemoryArgs& args) const;
   // Room for losses, if anybody wants to know them, and what is to be made of them.
   void AddLoss(ForwardContext& ctx, NeuralMemoryArgs& args) const;
   SurpriseArgs SurpriseOf(const ForwardContext& ctx, const NeuralMemoryArgs& args) const;
@@ -107,6 +113,7 @@ class TrainedMemory {
   int layer_ = 0;
   int place_ = 0;  // in ModelInfo::trained
   MemoryInitial learned_;
+  TensorView least_keep_;  // [heads] f32, with decays_first
   // Without tensors where the memory has no such copy.
   Copy weights_, momenta_, anchors_, frozen_, gradients_, before_;
   std::optional<StateField> pending_keys_, pending_values_, pending_rates_;

@@ -60,6 +60,25 @@ ModelSpec TrainedSpec(absl::string_view shape, const char* changes) {
   return spec;
 }
 
+// Automodel's memories of one matrix, which forget before they learn, beside attention.
+ModelSpec LinearMemorySpec() {
+  ModelSpec spec = TrainedSpec("titans-lmm-tiny", "{}");
+  spec.config = {{"model_type", "titans"},
+                 {"architecture_variant", "mag"},
+                 {"mem_depth", 1},
+                 {"vocab_size", 259},
+                 {"hidden_size", 64},
+                 {"num_hidden_layers", 2},
+                 {"intermediate_size", 128},
+                 {"num_attention_heads", 2},
+                 {"head_dim", 16},
+                 {"num_persistent_memory_tokens", 3},
+                 {"tie_word_embeddings", false},
+                 {"bos_token_id", 1},
+                 {"eos_token_id", 2}};
+  return spec;
+}
+
 // Each way to keep a memory that is trained: what is stored beside it, in front of it, and when.
 std::vector<ModelSpec> TrainedSpecs(absl::string_view model_type) {
   if (model_type == "ttt") {
@@ -119,7 +138,8 @@ std::vector<ModelSpec> TrainedSpecs(absl::string_view model_type) {
           TrainedSpec("titans-mag-tiny", R"({"memory_anchor_period": 7,
                                              "memory_read": "anchor"})"),
           TrainedSpec("titans-mal-tiny", R"({"memory_depth": 1, "attention_kind": "full",
-                                             "mal_inner_residual": false})")};
+                                             "mal_inner_residual": false})"),
+          LinearMemorySpec()};
 }
 
 }  // namespace

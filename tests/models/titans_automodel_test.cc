@@ -193,7 +193,6 @@ constexpr AutomodelRefusal kAutomodelRefusals[] = {
      "\"mag\", \"mal\": there \"mac\" adds what the memory says to the tokens of a segment"},
     {"variant", R"({"architecture_variant": "mam"})", kUnimplemented,
      "\"architecture_variant\" is \"mam\""},
-    {"linear", R"({"mem_depth": 1})", kUnimplemented, "\"mem_depth\" is 1"},
     {"call_length", R"({"deep_memory_backend": "titans_pytorch"})", kUnimplemented,
      "\"memory_batch_size\" is null"},
     {"period", R"({"deep_memory_backend": "titans_pytorch", "memory_batch_size": 24})", kInvalid,
