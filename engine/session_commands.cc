@@ -28,7 +28,7 @@ std::optional<uint64_t> SeedIn(const StateCopy& state, std::optional<uint64_t> o
 }  // namespace
 
 absl::StatusOr<SessionInfo> SessionCommands::Create(const SessionKey& key,
-                                                      const NewSession& options, Done done) {
+                                                    const NewSession& options, Done done) {
   MNEME_RETURN_IF_ERROR(CheckKind(/*classify=*/false, bounds_.classes));
   MNEME_RETURN_IF_ERROR(CheckDurability(options.durability, bounds_.stores_sessions));
   MNEME_RETURN_IF_ERROR(CheckMemorySeed("memory_seed", options.memory_seed, bounds_.draws_memory));
@@ -45,18 +45,19 @@ SessionsHere SessionCommands::ListHere(const SessionQuery& query) {
 
 SessionPage SessionCommands::PageOf(SessionsHere here, const SessionQuery& query) const {
   const SessionUsage usage = here.usage;
-  SessionPage page = parts_.store == nullptr ? mneme::PageOf(std::move(here.sessions), query)
-                                     : PageWithStored(std::move(here), *parts_.store, query,
-                                                      [this](const SessionRecord& record) {
-                                                        return parts_.sessions.Describe(record);
-                                                      });
+  SessionPage page = parts_.store == nullptr
+                         ? mneme::PageOf(std::move(here.sessions), query)
+                         : PageWithStored(std::move(here), *parts_.store, query,
+                                          [this](const SessionRecord& record) {
+                                            return parts_.sessions.Describe(record);
+                                          });
   page.usage = usage;
   return page;
 }
 
 absl::StatusOr<SessionInfo> SessionCommands::Fork(const SessionKey& source,
-                                                    const SessionKey& target, absl::Duration ttl,
-                                                    Done done) {
+                                                  const SessionKey& target, absl::Duration ttl,
+                                                  Done done) {
   return parts_.sessions.Fork(source, target, ttl, parts_.queue.slabs_awaited(), std::move(done));
 }
 
@@ -65,27 +66,27 @@ absl::Status SessionCommands::Delete(const SessionKey& key, Done done) {
 }
 
 void SessionCommands::Rewind(const SessionKey& key, const RewindTarget& to,
-                               SessionManager::InfoDone done) {
-  parts_.sessions.Rewind(key, to, [key, done = std::move(done)](const absl::StatusOr<SessionInfo>& info) {
-    if (info.ok()) {
-      LogFields("session_rewound")
-          .Add("owner", key.owner)
-          .Add("session", key.name)
-          .Add("tokens", info->position)
-          .Write(LogSeverity::kInfo);
-    }
-    done(info);
-  });
+                             SessionManager::InfoDone done) {
+  parts_.sessions.Rewind(key, to,
+                         [key, done = std::move(done)](const absl::StatusOr<SessionInfo>& info) {
+                           if (info.ok()) {
+                             LogFields("session_rewound")
+                                 .Add("owner", key.owner)
+                                 .Add("session", key.name)
+                                 .Add("tokens", info->position)
+                                 .Write(LogSeverity::kInfo);
+                           }
+                           done(info);
+                         });
 }
 
-void SessionCommands::ForkAt(const SessionKey& source, const SessionKey& target,
-                               absl::Duration ttl, const RewindTarget& at,
-                               SessionManager::InfoDone done) {
+void SessionCommands::ForkAt(const SessionKey& source, const SessionKey& target, absl::Duration ttl,
+                             const RewindTarget& at, SessionManager::InfoDone done) {
   parts_.sessions.ForkAt(source, target, ttl, at, std::move(done));
 }
 
 void SessionCommands::CreateCheckpoint(const SessionKey& key, const std::string& name,
-                                  SessionManager::CheckpointDone done) {
+                                       SessionManager::CheckpointDone done) {
   parts_.sessions.AddCheckpoint(key, name, std::move(done));
 }
 
@@ -97,8 +98,7 @@ absl::Status SessionCommands::ReadState(const SessionKey& key, StateImage& image
   return parts_.sessions.ReadState(key, image);
 }
 
-absl::Status SessionCommands::Export(const SessionKey& key, SessionFacts& facts,
-                                       StateCopy& state) {
+absl::Status SessionCommands::Export(const SessionKey& key, SessionFacts& facts, StateCopy& state) {
   MNEME_ASSIGN_OR_RETURN(const Session* session, parts_.sessions.FindWithSlab(key));
   facts.fed_tokens = session->fed_tokens;
   facts.pending_token = session->pending_token;
@@ -110,7 +110,8 @@ absl::Status SessionCommands::Export(const SessionKey& key, SessionFacts& facts,
   facts.created = session->created;
   facts.exported = parts_.clock.Now();
   SeedMemory(parts_.model, parts_.pool, *session);
-  MNEME_RETURN_IF_ERROR(state.Read(parts_.pool.backend(), parts_.pool.slab(session->slot), session->fed_tokens));
+  MNEME_RETURN_IF_ERROR(
+      state.Read(parts_.pool.backend(), parts_.pool.slab(session->slot), session->fed_tokens));
   LogFields("session_exported")
       .Add("owner", key.owner)
       .Add("session", key.name)
@@ -125,8 +126,8 @@ absl::Status SessionCommands::CheckNew(const SessionKey& key, absl::Duration ttl
 }
 
 absl::StatusOr<SessionInfo> SessionCommands::Import(const SessionKey& key, absl::Duration ttl,
-                                                      const SessionFacts& facts, StateCopy& state,
-                                                      Done done) {
+                                                    const SessionFacts& facts, StateCopy& state,
+                                                    Done done) {
   Session session;
   session.fed_tokens = facts.fed_tokens;
   session.fed = facts.fed;
@@ -137,8 +138,9 @@ absl::StatusOr<SessionInfo> SessionCommands::Import(const SessionKey& key, absl:
   session.memory_seed = SeedIn(state, parts_.model.info().memory_seed);
   session.history = TokenHistory(history_tokens_);
   session.history.Restore(facts.history);
-  MNEME_ASSIGN_OR_RETURN(SessionInfo info, parts_.sessions.Import(key, ttl, parts_.queue.slabs_awaited(),
-                                                            session, state, std::move(done)));
+  MNEME_ASSIGN_OR_RETURN(SessionInfo info,
+                         parts_.sessions.Import(key, ttl, parts_.queue.slabs_awaited(), session,
+                                                state, std::move(done)));
   LogFields("session_imported")
       .Add("owner", key.owner)
       .Add("session", key.name)
@@ -147,9 +149,10 @@ absl::StatusOr<SessionInfo> SessionCommands::Import(const SessionKey& key, absl:
   return info;
 }
 
-absl::StatusOr<ForgottenEngrams> SessionCommands::ForgetSegments(const SessionKey& key, int64_t first,
-                                                            int64_t end, Done done,
-                                                            std::span<const int32_t> logged) {
+absl::StatusOr<ForgottenEngrams> SessionCommands::ForgetSegments(const SessionKey& key,
+                                                                 int64_t first, int64_t end,
+                                                                 Done done,
+                                                                 std::span<const int32_t> logged) {
   const Model& model = parts_.model;
   MNEME_RETURN_IF_ERROR(CheckKind(/*classify=*/false, bounds_.classes));
   if (model.info().engrams == 0) {
@@ -165,7 +168,8 @@ absl::StatusOr<ForgottenEngrams> SessionCommands::ForgetSegments(const SessionKe
     return FieldError("end", absl::StrCat("is ", end, ", expected one above first, ", first));
   }
   MNEME_ASSIGN_OR_RETURN(Session * session, parts_.sessions.FindWithSlab(key));
-  absl::StatusOr<ForgottenEngrams> forgotten = ForgetEngrams(parts_.model, parts_.pool, *session, first, end);
+  absl::StatusOr<ForgottenEngrams> forgotten =
+      ForgetEngrams(parts_.model, parts_.pool, *session, first, end);
   if (absl::IsFailedPrecondition(forgotten.status())) {
     return WithPosition(WithReason(forgotten.status(), kReasonSegmentOpen), session->position());
   }
@@ -185,11 +189,12 @@ absl::StatusOr<ForgottenEngrams> SessionCommands::ForgetSegments(const SessionKe
 // What others have of the session from that position on: answers, and states behind its prompt. Of
 // those all go: what it was fed is not known when something else of it is forgotten.
 void SessionCommands::ForgetBeside(const Session& session, int64_t position,
-                              std::span<const int32_t> logged) {
+                                   std::span<const int32_t> logged) {
   parts_.keys.ForgetAnswers(session.id, position);
   if (parts_.prefixes == nullptr) return;
   const std::vector<int32_t> fed = parts_.prefixes->TokensOf(session.path, session.fed_tokens);
-  parts_.prefixes->ForgetPath(parts_.prefixes->OwnerOf(session.key), fed.empty() ? logged : std::span(fed), 0);
+  parts_.prefixes->ForgetPath(parts_.prefixes->OwnerOf(session.key),
+                              fed.empty() ? logged : std::span(fed), 0);
 }
 
 }  // namespace mneme
