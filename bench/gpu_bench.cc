@@ -47,6 +47,7 @@ struct Flags {
   std::string weight_dtype = "bf16";
   std::string compute_dtype = "bf16";
   int steps = 320;
+  int phases = 1;
   int near_context = 1000, far_context = 1000000;
   int slowdown_percent = 0;
   bool no_async_scheduling = false;
@@ -194,7 +195,8 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
       std::fprintf(stderr, "%s: %s\n", bench->name.c_str(),
                    bench->engine->backend_description().c_str());
       for (const DecodeRun& decode : decodes) {
-        MNEME_RETURN_IF_ERROR(MeasureDecode(*bench, decode, flags.steps, decode_table));
+        MNEME_RETURN_IF_ERROR(
+            MeasureDecode(*bench, decode, flags.steps, flags.phases, decode_table));
       }
       if (wants("decode")) keep("decode", decode_table);  // so far: a later model may fail
       if (dtype != "f32") continue;
@@ -244,6 +246,9 @@ int Main(int argc, char** argv) {
   parser.Add("--compute-dtype", "TYPE", &flags.compute_dtype,
              "bf16 (default), or f32: activations of products as they are");
   parser.Add("--steps", "N", &flags.steps, 16, 1 << 20, "decode steps that count; default 320");
+  parser.Add("--phases", "N", &flags.phases, 1, 4096,
+             "prompts ahead of decoding differ by up to N - 1 tokens, so that rows end segments "
+             "and chunks at times of their own; default 1: all together");
   parser.Add("--near", "N", &flags.near_context, 1, 1 << 30, "short context; default 1000");
   parser.Add("--far", "N", &flags.far_context, 1000, 1 << 30, "long context; default 1000000");
   parser.Add("--slowdown", "PERCENT", &flags.slowdown_percent, 0, 10000,

@@ -30,13 +30,15 @@ Request MakeRequest(const BenchEngine& bench, int seed, int prompt, int tokens, 
 
 using Streams = std::vector<std::unique_ptr<BenchStream>>;
 
+// Of prompts of `prompt` to `prompt` + `phases` - 1 tokens.
 absl::StatusOr<Streams> StartStreams(BenchEngine& bench, int count, int prompt, int tokens,
-                                     bool sampled) {
+                                     bool sampled, int phases = 1) {
   Streams streams;
   for (int i = 0; i < count; ++i) {
+    const int length = prompt + static_cast<int>(int64_t{i} * phases / count);
     MNEME_ASSIGN_OR_RETURN(
         auto stream,
-        BenchStream::Submit(*bench.engine, MakeRequest(bench, i, prompt, tokens, sampled)));
+        BenchStream::Submit(*bench.engine, MakeRequest(bench, i, length, tokens, sampled)));
     streams.push_back(std::move(stream));
   }
   return streams;
@@ -101,7 +103,7 @@ BenchTable DecodeTable() {
                                                     {"copy_tbs", "copy TB/s", 2}});
 }
 
-absl::Status MeasureDecode(BenchEngine& bench, const DecodeRun& decode, int steps,
+absl::Status MeasureDecode(BenchEngine& bench, const DecodeRun& decode, int steps, int phases,
                            BenchTable& table) {
   double begin = 0, end = 1e300;  // in which all rows decode
   Streams streams;
@@ -111,8 +113,8 @@ absl::Status MeasureDecode(BenchEngine& bench, const DecodeRun& decode, int step
     streams[0]->AwaitTokens(streams[0]->tokens() + steps);
     end = BenchNow();
   } else {
-    MNEME_ASSIGN_OR_RETURN(
-        streams, StartStreams(bench, decode.rows, kPrompt, kWarmUp + steps, decode.sampled));
+    MNEME_ASSIGN_OR_RETURN(streams, StartStreams(bench, decode.rows, kPrompt, kWarmUp + steps,
+                                                 decode.sampled, phases));
     for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
     for (const auto& stream : streams) {
       const std::vector<double> arrivals = stream->arrivals();

@@ -34,7 +34,9 @@ struct BenchEngine {
 
 // Tables that rows are added to.
 BenchTable DecodeTable();
-absl::Status MeasureDecode(BenchEngine& bench, const DecodeRun& decode, int steps,
+// `phases`: prompts differ by up to so many tokens, so that rows come to the ends of their segments
+// and chunks each at a time of its own. Those of Memoria always do.
+absl::Status MeasureDecode(BenchEngine& bench, const DecodeRun& decode, int steps, int phases,
                            BenchTable& table);
 BenchTable PrefillTable();
 absl::Status MeasurePrefill(BenchEngine& bench, int prompts, int tokens, BenchTable& table);

@@ -34,6 +34,8 @@ class GpuBenchTest(unittest.TestCase):
                     "1,2",
                     "--steps",
                     "4000",
+                    "--phases",
+                    "3",
                     "--sections",
                     "decode,prefill,context",
                     "--far",

@@ -4,6 +4,7 @@
 #include "base/random.h"
 #include "engine/engine_loop.h"
 #include "engine/repetition.h"
+#include "engine/session_memory.h"
 
 namespace mneme {
 
@@ -105,7 +106,7 @@ void EngineLoop::BeginFirstChoice(Generation& g, Session* session) {
     session = first.ephemeral.get();
     session->memory_seed = request.memory_seed;
   }
-  SeedMemory(*session);
+  SeedMemory(parts_.model, parts_.pool, *session);
   if (g.opening.bytes > 0) session->opening = g.opening;
   first.session = session;
   first.last_run = pipeline_.steps();
@@ -115,12 +116,6 @@ void EngineLoop::BeginFirstChoice(Generation& g, Session* session) {
                           DecodeOptions{.skip_special_tokens = request.skip_special_tokens,
                                         .at_sequence_start = !session->has_text});
   }
-}
-
-// Called once a session has its slab, before it is fed anything.
-void EngineLoop::SeedMemory(const Session& session) {
-  if (session.fed_tokens > 0 || !session.memory_seed.has_value()) return;
-  parts_.model.SeedMemory(parts_.pool.backend(), SlabOf(session), *session.memory_seed);
 }
 
 void EngineLoop::SendStart(Generation& g) {

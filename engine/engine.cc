@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/engine_loop.h"
 #include "engine/engine_plan.h"
+#include "engine/loop_calls.h"
 #include "engine/model_identity.h"
 #include "engine/model_runner.h"
 #include "engine/request_check.h"
@@ -157,26 +157,28 @@ class LoopEngine final : public Engine {
   }
 
   absl::StatusOr<SessionInfo> CreateSession(SessionKey key, NewSession options) override {
-    return WithStoredBytes(DurablyNew<absl::StatusOr<SessionInfo>>(
-        [&](EngineLoop::Done done) { return loop_->CreateSession(key, options, std::move(done)); },
+    return WithStoredBytes(calls().DurablyNew<absl::StatusOr<SessionInfo>>(
+        [&](SessionCommands::Done done) {
+          return loop_->commands().Create(key, options, std::move(done));
+        },
         key, options));
   }
   absl::StatusOr<SessionInfo> GetSession(SessionKey key) override {
     return WithStoredBytes(
-        OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->GetSession(key); }));
+        calls().OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->commands().Get(key); }));
   }
   absl::StatusOr<SessionPage> ListSessions(SessionQuery query) override {
-    absl::StatusOr<SessionsHere> here =
-        OnLoop<absl::StatusOr<SessionsHere>>([&] { return loop_->ListSessionsHere(query); });
+    absl::StatusOr<SessionsHere> here = calls().OnLoop<absl::StatusOr<SessionsHere>>(
+        [&] { return loop_->commands().ListHere(query); });
     if (!here.ok()) return here.status();
-    return loop_->PageOfSessions(*std::move(here), query);
+    return loop_->commands().PageOf(*std::move(here), query);
   }
   absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                           absl::Duration ttl) override {
     const absl::Duration begin = clock_.Monotonic();
-    absl::StatusOr<SessionInfo> forked = DurablyNew<absl::StatusOr<SessionInfo>>(
-        [&](EngineLoop::Done done) {
-          return loop_->ForkSession(source, target, ttl, std::move(done));
+    absl::StatusOr<SessionInfo> forked = calls().DurablyNew<absl::StatusOr<SessionInfo>>(
+        [&](SessionCommands::Done done) {
+          return loop_->commands().Fork(source, target, ttl, std::move(done));
         },
         target, ttl, &source);
     if (forked.ok()) {
@@ -185,20 +187,23 @@ class LoopEngine final : public Engine {
     return WithStoredBytes(std::move(forked));
   }
   absl::StatusOr<SessionInfo> RewindSession(SessionKey key, RewindTarget to) override {
-    return WithStoredBytes(Answered<absl::StatusOr<SessionInfo>>(
-        [&](SessionManager::InfoDone done) { loop_->RewindSession(key, to, std::move(done)); }));
+    return WithStoredBytes(
+        calls().Answered<absl::StatusOr<SessionInfo>>([&](SessionManager::InfoDone done) {
+          loop_->commands().Rewind(key, to, std::move(done));
+        }));
   }
   absl::StatusOr<SessionInfo> ForkSessionAt(SessionKey source, SessionKey target,
                                             absl::Duration ttl, RewindTarget at) override {
     return WithStoredBytes(
-        Answered<absl::StatusOr<SessionInfo>>([&](SessionManager::InfoDone done) {
-          loop_->ForkSessionAt(source, target, ttl, at, std::move(done));
+        calls().Answered<absl::StatusOr<SessionInfo>>([&](SessionManager::InfoDone done) {
+          loop_->commands().ForkAt(source, target, ttl, at, std::move(done));
         }));
   }
   absl::StatusOr<CheckpointInfo> CreateCheckpoint(SessionKey key, std::string name) override {
-    return Answered<absl::StatusOr<CheckpointInfo>>([&](SessionManager::CheckpointDone done) {
-      loop_->CreateCheckpoint(key, name, std::move(done));
-    });
+    return calls().Answered<absl::StatusOr<CheckpointInfo>>(
+        [&](SessionManager::CheckpointDone done) {
+          loop_->commands().CreateCheckpoint(key, name, std::move(done));
+        });
   }
   // The store is read here, and not by the loop.
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(SessionKey key) override {
@@ -227,20 +232,21 @@ class LoopEngine final : public Engine {
     return names;
   }
   absl::Status DeleteCheckpoint(SessionKey key, std::string name) override {
-    return Answered<absl::Status>(
-        [&](EngineLoop::Done done) { loop_->DeleteCheckpoint(key, name, std::move(done)); });
+    return calls().Answered<absl::Status>([&](SessionCommands::Done done) {
+      loop_->commands().DeleteCheckpoint(key, name, std::move(done));
+    });
   }
   absl::Status DeleteSession(SessionKey key) override {
-    return Durably<absl::Status>(
-        [&](EngineLoop::Done done) { return loop_->DeleteSession(key, std::move(done)); });
+    return calls().Durably<absl::Status>(
+        [&](SessionCommands::Done done) { return loop_->commands().Delete(key, std::move(done)); });
   }
   absl::StatusOr<ForgottenSegments> ForgetSegments(SessionKey key, int64_t first,
                                                    int64_t end) override {
     std::vector<int32_t> logged;
     const std::vector<std::string> before = CheckpointsOf(key);
-    const auto forgotten = Durably<absl::StatusOr<ForgottenEngrams>>(
-        [&](EngineLoop::Done done) {
-          return loop_->ForgetSegments(key, first, end, std::move(done), logged);
+    const auto forgotten = calls().Durably<absl::StatusOr<ForgottenEngrams>>(
+        [&](SessionCommands::Done done) {
+          return loop_->commands().ForgetSegments(key, first, end, std::move(done), logged);
         },
         &key, &logged);
     MNEME_RETURN_IF_ERROR(forgotten.status());
@@ -267,10 +273,10 @@ class LoopEngine final : public Engine {
     const EngramGraph::Parts parts = query.parts();
     StateImage image(model_->state_layout(), EngramGraph::Fields(model_->state_layout(), parts));
     int64_t position = 0;
-    MNEME_RETURN_IF_ERROR(Durably<absl::Status>(
-        [&](EngineLoop::Done done) {
-          const absl::Status read = loop_->ReadState(key, image);
-          const absl::StatusOr<SessionInfo> session = loop_->GetSession(key);
+    MNEME_RETURN_IF_ERROR(calls().Durably<absl::Status>(
+        [&](SessionCommands::Done done) {
+          const absl::Status read = loop_->commands().ReadState(key, image);
+          const absl::StatusOr<SessionInfo> session = loop_->commands().Get(key);
           if (session.ok()) position = session->position;
           if (read.ok()) done(read);
           return read;
@@ -293,9 +299,9 @@ class LoopEngine final : public Engine {
         /*classify=*/false, model_->info().classes.exist() ? &model_->info().classes : nullptr));
     SessionFacts facts{.model = session_model_};
     auto state = std::make_unique<StateCopy>(*model_);
-    MNEME_RETURN_IF_ERROR(Durably<absl::Status>(
-        [&](EngineLoop::Done done) {
-          const absl::Status read = loop_->ExportSession(key, facts, *state);
+    MNEME_RETURN_IF_ERROR(calls().Durably<absl::Status>(
+        [&](SessionCommands::Done done) {
+          const absl::Status read = loop_->commands().Export(key, facts, *state);
           if (read.ok()) done(read);
           return read;
         },
@@ -305,15 +311,16 @@ class LoopEngine final : public Engine {
 
   absl::StatusOr<ImportedSession> ImportSession(SessionKey key, absl::Duration ttl,
                                                 std::string file) override {
-    MNEME_RETURN_IF_ERROR(OnLoop<absl::Status>([&] { return loop_->CheckNewSession(key, ttl); }));
+    MNEME_RETURN_IF_ERROR(
+        calls().OnLoop<absl::Status>([&] { return loop_->commands().CheckNew(key, ttl); }));
     MNEME_ASSIGN_OR_RETURN(
         SessionImport import,
         SessionImport::Read(*model_, session_model_, max_session_file_bytes(), std::move(file)));
     MNEME_ASSIGN_OR_RETURN(SessionInfo info,
-                           WithStoredBytes(DurablyNew<absl::StatusOr<SessionInfo>>(
-                               [&](EngineLoop::Done done) {
-                                 return loop_->ImportSession(key, ttl, import.facts, *import.state,
-                                                             std::move(done));
+                           WithStoredBytes(calls().DurablyNew<absl::StatusOr<SessionInfo>>(
+                               [&](SessionCommands::Done done) {
+                                 return loop_->commands().Import(key, ttl, import.facts,
+                                                                 *import.state, std::move(done));
                                },
                                key, ttl, /*parent=*/nullptr, import.facts.fed_tokens)));
     return ImportedSession{.session = std::move(info),
@@ -329,7 +336,7 @@ class LoopEngine final : public Engine {
     loop_->StopAccepting();
     const absl::Duration until = clock_.Monotonic() + timeout;
     if (loop_->AwaitIdle(timeout)) return SaveSessions(until);
-    const absl::Status ended = OnLoop<absl::Status>([&] {
+    const absl::Status ended = calls().OnLoop<absl::Status>([&] {
       loop_->EndAll(WithReason(
           absl::UnavailableError("the server is shutting down and waited for this request in vain"),
           kReasonDraining));
@@ -352,91 +359,7 @@ class LoopEngine final : public Engine {
   LoopActivity activity() const override { return loop_->activity(); }
 
  private:
-  // Runs `command` on the loop thread and waits for it.
-  template <typename Result, typename Command>
-  Result OnLoop(Command command) {
-    std::optional<Result> result;
-    absl::Notification done;
-    if (!loop_->Post([&] {
-          result.emplace(command());
-          done.Notify();
-        })) {
-      return QueueFullError("too many commands are waiting");
-    }
-    done.WaitForNotification();
-    return *std::move(result);
-  }
-
-  // As OnLoop, of what is done when it calls `done` with its result.
-  template <typename Result, typename Command>
-  Result Answered(Command command) {
-    std::optional<Result> result;
-    absl::Notification done;
-    const bool posted = loop_->Post([&] {
-      command([&](const Result& answer) {
-        result.emplace(answer);
-        done.Notify();
-      });
-    });
-    if (!posted) return QueueFullError("too many commands are waiting");
-    done.WaitForNotification();
-    return *std::move(result);
-  }
-
-  // As OnLoop, of what is durable when it calls `done`: waits for that, where it returns OK.
-  // `with_slab`: when this session has its slab, if it exists. `logged`: and that is what it was
-  // fed, where only its log says it.
-  template <typename Result, typename Command>
-  Result Durably(Command command, const SessionKey* with_slab = nullptr,
-                 std::vector<int32_t>* logged = nullptr) {
-    using Run = std::function<void(const absl::Status&)>;
-    return DurablyWhen<Result>(std::move(command), [&](const Run& run) {
-      if (with_slab == nullptr) return run(absl::OkStatus());
-      if (logged == nullptr) return loop_->OnSession(*with_slab, run);
-      loop_->OnLoggedSession(
-          *with_slab, [run, logged](const absl::Status& slab, std::span<const int32_t> tokens) {
-            logged->assign(tokens.begin(), tokens.end());
-            run(slab);
-          });
-    });
-  }
-
-  // As Durably, of what makes a session, when there is room for it (EngineLoop::OnRoom).
-  template <typename Result, typename Command>
-  Result DurablyNew(Command command, const SessionKey& key, const NewSession& options,
-                    const SessionKey* parent = nullptr, int64_t tokens = 0) {
-    return DurablyWhen<Result>(std::move(command),
-                               [&](const std::function<void(const absl::Status&)>& run) {
-                                 loop_->OnRoom(key, options, parent, tokens, run);
-                               });
-  }
-
-  // `when`, on the loop's thread, calls what it gets once, maybe later: not OK, and the command
-  // does not run.
-  template <typename Result, typename Command, typename When>
-  Result DurablyWhen(Command command, When when) {
-    std::optional<Result> result;
-    absl::Notification returned, settled;
-    absl::Status durable;
-    const auto run = [&](const absl::Status& slab) {
-      if (slab.ok()) {
-        result.emplace(command([&](const absl::Status& status) {
-          durable = status;
-          settled.Notify();
-        }));
-      } else {
-        result.emplace(slab);
-      }
-      returned.Notify();
-    };
-    const bool posted = loop_->Post([&] { when(run); });
-    if (!posted) return QueueFullError("too many commands are waiting");
-    returned.WaitForNotification();
-    if (!result->ok()) return *std::move(result);
-    settled.WaitForNotification();
-    if (!durable.ok()) return durable;
-    return *std::move(result);
-  }
+  LoopCalls calls() { return LoopCalls(*loop_); }
 
   // As the store has it by now, which the loop does not wait for.
   absl::StatusOr<SessionInfo> WithStoredBytes(absl::StatusOr<SessionInfo> info) const {
@@ -450,7 +373,9 @@ class LoopEngine final : public Engine {
   int SaveSessions(absl::Duration until) {
     if (storage_.store == nullptr) return 0;
     const auto more = [&] {
-      return OnLoop<absl::StatusOr<bool>>([&] { return loop_->SaveSessions(); }).value_or(false);
+      return calls()
+          .OnLoop<absl::StatusOr<bool>>([&] { return loop_->SaveSessions(); })
+          .value_or(false);
     };
     while (more()) {
       if (clock_.Monotonic() >= until) {
@@ -460,8 +385,8 @@ class LoopEngine final : public Engine {
       }
       absl::SleepFor(absl::Milliseconds(2));
     }
-    const auto unsaved =
-        OnLoop<absl::StatusOr<std::vector<SessionInfo>>>([&] { return loop_->UnsavedSessions(); });
+    const auto unsaved = calls().OnLoop<absl::StatusOr<std::vector<SessionInfo>>>(
+        [&] { return loop_->UnsavedSessions(); });
     if (!unsaved.ok()) {
       LOG(ERROR) << "which sessions are lost is not known: " << unsaved.status().message();
       return 1;

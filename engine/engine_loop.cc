@@ -36,7 +36,8 @@ std::unique_ptr<PrefixCache> MakePrefixCache(const EngineParts& parts, const Eng
   return std::make_unique<PrefixCache>(
       parts.pool, *parts.prefixes, parts.stats, std::move(wake),
       PrefixCache::Options{.least_tokens = options.prefix_cache_least_tokens,
-                           .max_tree_bytes = std::max(kLeastTreeBytes, bytes / 16)});
+                           .max_tree_bytes = std::max(kLeastTreeBytes, bytes / 16),
+                           .shared = options.prefix_cache_shared});
 }
 
 absl::Status ShuttingDown() {
@@ -109,6 +110,15 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                   parts_.model.info(), parts_.model.state_layout().max_tokens().value_or(0))),
               .memory_seed = parts_.model.info().memory_seed.value_or(0)}),
       keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
+      commands_({.model = parts_.model,
+                 .pool = parts_.pool,
+                 .clock = parts_.clock,
+                 .sessions = sessions_,
+                 .queue = queue_,
+                 .keys = keys_,
+                 .prefixes = prefixes_.get(),
+                 .store = parts_.store},
+                bounds_, options.history_tokens),
       outbox_(keys_, parts_.notifier),
       throughput_(parts_.stats, Now()) {
   parts_.stats.engrams.exist = parts_.model.info().engrams > 0;
@@ -118,7 +128,8 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
 std::function<uint64_t(const Session&)> EngineLoop::Digest() const {
   if (parts_.pool.backend().asynchronous()) return nullptr;  // its memory is not the host's
   return [this](const Session& session) {
-    return DigestState(parts_.model.state_layout(), SlabOf(session), session.fed_tokens);
+    return DigestState(parts_.model.state_layout(), parts_.pool.slab(session.slot),
+                       session.fed_tokens);
   };
 }
 
@@ -421,43 +432,6 @@ bool EngineLoop::AwaitIdle(absl::Duration timeout) {
   return AwaitFor(mu_, absl::Condition(&idle), timeout);
 }
 
-absl::StatusOr<SessionInfo> EngineLoop::CreateSession(const SessionKey& key,
-                                                      const NewSession& options, Done done) {
-  MNEME_RETURN_IF_ERROR(CheckKind(/*classify=*/false, bounds_.classes));
-  MNEME_RETURN_IF_ERROR(CheckDurability(options.durability, bounds_.stores_sessions));
-  MNEME_RETURN_IF_ERROR(CheckMemorySeed("memory_seed", options.memory_seed, bounds_.draws_memory));
-  return sessions_.Create(key, options, queue_.slabs_awaited(), std::move(done));
-}
-
-absl::StatusOr<SessionInfo> EngineLoop::GetSession(const SessionKey& key) {
-  return sessions_.Get(key);
-}
-
-SessionsHere EngineLoop::ListSessionsHere(const SessionQuery& query) {
-  return sessions_.ListHere(query.owner, query.name_prefix);
-}
-
-SessionPage EngineLoop::PageOfSessions(SessionsHere here, const SessionQuery& query) const {
-  const SessionUsage usage = here.usage;
-  SessionPage page = log_ == nullptr ? PageOf(std::move(here.sessions), query)
-                                     : PageWithStored(std::move(here), log_->store(), query,
-                                                      [this](const SessionRecord& record) {
-                                                        return sessions_.Describe(record);
-                                                      });
-  page.usage = usage;
-  return page;
-}
-
-absl::StatusOr<SessionInfo> EngineLoop::ForkSession(const SessionKey& source,
-                                                    const SessionKey& target, absl::Duration ttl,
-                                                    Done done) {
-  return sessions_.Fork(source, target, ttl, queue_.slabs_awaited(), std::move(done));
-}
-
-absl::Status EngineLoop::DeleteSession(const SessionKey& key, Done done) {
-  return sessions_.Delete(key, std::move(done));
-}
-
 bool EngineLoop::SaveSessions() {
   const bool left = sessions_.SnapshotAll();
   return left || store_is_busy();
@@ -472,10 +446,6 @@ bool EngineLoop::store_is_busy() const {
 
 absl::Status EngineLoop::store_health() const {
   return log_ == nullptr ? absl::OkStatus() : log_->health();
-}
-
-absl::Status EngineLoop::ReadState(const SessionKey& key, StateImage& image) {
-  return sessions_.ReadState(key, image);
 }
 
 absl::Status EngineLoop::CheckIntegrity() const {

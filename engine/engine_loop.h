@@ -7,9 +7,7 @@
 //   attached.cc     requests that are another one's repetition, and hear what that one says
 //   commit.cc       from a step's result to events and ended requests
 //   memory.cc       engrams of sessions
-//   transfer.cc     sessions that are written to files, and come from them
 //   durable_turns.cc  what the log is told before a request ends, and the answers that it keeps
-//   rewind.cc       sessions that go back to where they were
 //   replay.cc       sessions that come from the store, and what waits for them
 #pragma once
 
@@ -41,8 +39,8 @@
 #include "engine/request.h"
 #include "engine/request_check.h"
 #include "engine/routing_counter.h"
+#include "engine/session_commands.h"
 #include "engine/sessions/prefix_cache.h"
-#include "engine/sessions/session_file.h"
 #include "engine/sessions/session_manager.h"
 #include "engine/state_pool.h"
 #include "engine/step_pipeline.h"
@@ -51,7 +49,6 @@
 #include "engine/throughput_log.h"
 #include "engine/token_stream.h"
 #include "models/model.h"
-#include "models/state_codec.h"
 #include "tokenizers/tokenizer.h"
 
 namespace mneme {
@@ -74,11 +71,11 @@ struct EngineParts {
   std::vector<int32_t> end_tokens;
 };
 
-// Puts four classes to work, each of which owns its part of the state and knows none of the others
+// Puts five classes to work, each of which owns its part of the state and knows none of the others
 // but those that it is given: AdmissionQueue (requests that wait; who runs, and when),
-// SessionManager (sessions and slabs), StepPipeline (the step in flight) and Outbox (events). The
-// loop itself owns the requests that run, and is what happens between them: RunOnce admits, plans,
-// launches and commits.
+// SessionManager (sessions and slabs), SessionCommands (what is asked of sessions), StepPipeline
+// (the step in flight) and Outbox (events). The loop itself owns the requests that run, and is what
+// happens between them: RunOnce admits, plans, launches and commits.
 //
 // The loop thread is whichever thread calls the methods of the second group, one at a time; a test
 // may be that thread and take turns one by one.
@@ -111,38 +108,7 @@ class EngineLoop {
   // One turn. Waits up to `max_wait` while there is nothing to do.
   void RunOnce(absl::Duration max_wait = absl::InfiniteDuration());
 
-  // Where these return OK, `done` is called with what became of the change: OK when it is durable,
-  // which it is at once without a store.
-  using Done = SessionManager::Done;
-  absl::StatusOr<SessionInfo> CreateSession(const SessionKey& key, const NewSession& options,
-                                            Done done = SessionLog::IgnoreStatus);
-  absl::StatusOr<SessionInfo> GetSession(const SessionKey& key);
-  SessionsHere ListSessionsHere(const SessionQuery& query);
-  // The page, by any thread: there may be many in the store.
-  SessionPage PageOfSessions(SessionsHere here, const SessionQuery& query) const;
-  absl::StatusOr<SessionInfo> ForkSession(const SessionKey& source, const SessionKey& target,
-                                          absl::Duration ttl, Done done = SessionLog::IgnoreStatus);
-  absl::Status DeleteSession(const SessionKey& key, Done done = SessionLog::IgnoreStatus);
-  // Of these, `done` is called once, maybe at once, with the answer or an error, as Engine says.
-  void RewindSession(const SessionKey& key, const RewindTarget& to, SessionManager::InfoDone done);
-  void ForkSessionAt(const SessionKey& source, const SessionKey& target, absl::Duration ttl,
-                     const RewindTarget& at, SessionManager::InfoDone done);
-  void CreateCheckpoint(const SessionKey& key, const std::string& name,
-                        SessionManager::CheckpointDone done);
-  void DeleteCheckpoint(const SessionKey& key, const std::string& name, Done done);
-  // Copies an idle session's fields.
-  absl::Status ReadState(const SessionKey& key, StateImage& image);
-  // Copies all of an idle session. `facts` but for those of the model.
-  absl::Status ExportSession(const SessionKey& key, SessionFacts& facts, StateCopy& state);
-  absl::Status CheckNewSession(const SessionKey& key, absl::Duration ttl);
-  // The file is one that SessionImport::Read found to be in order.
-  absl::StatusOr<SessionInfo> ImportSession(const SessionKey& key, absl::Duration ttl,
-                                            const SessionFacts& facts, StateCopy& state,
-                                            Done done = SessionLog::IgnoreStatus);
-  // `logged`: of OnLoggedSession.
-  absl::StatusOr<ForgottenEngrams> ForgetSegments(const SessionKey& key, int64_t first, int64_t end,
-                                                  Done done = SessionLog::IgnoreStatus,
-                                                  std::span<const int32_t> logged = {});
+  SessionCommands& commands() { return commands_; }
   // Runs `work`, which may ask for the slab of that session: at once, or when it has come from the
   // store. Not OK: it did not come.
   void OnSession(const SessionKey& key, std::function<void(const absl::Status&)> work);
@@ -208,10 +174,6 @@ class EngineLoop {
 
   // shared_prefixes.cc
   void BeginPrefix(Generation& generation);
-  // Whose prompts share states, before a NUL: an owner's name has none.
-  std::string PrefixOwner(const SessionKey& key) const {
-    return options_.prefix_cache_shared ? "" : key.owner;
-  }
   void StartPrefixes();
   void TakeOver(Generation& generation, const PrefixCache::Beginning& beginning);
   void EndPrefix(Generation& generation);
@@ -248,7 +210,6 @@ class EngineLoop {
   void DeliverToken(Generation& generation, Choice& choice);
   void ShowPrompt(Generation& generation, int logit_row, int64_t begin, int64_t end);
   void EndUnsampled(Generation& generation);
-  void SeedMemory(const Session& session);
   void EndClassified(Generation& generation, int logit_row);
   void FailForLogits(Generation& generation, const Choice& choice);
   void FailForDivergence(Generation& generation, const SurpriseCounter::Row::Divergence& where);
@@ -289,14 +250,9 @@ class EngineLoop {
   void EndErrand(Generation& g, const absl::Status& status);
 
   // memory.cc
-  void ForgetBeside(const Session& session, int64_t position, std::span<const int32_t> logged);
-  absl::StatusOr<ForgottenEngrams> ForgetIn(const Session& session, int64_t first, int64_t end);
   void CountCrossings(Generation& generation, Choice& choice);
   void BeginMemoryUse(Generation& generation);
   void EndMemoryUse(Generation& generation);
-  std::byte* SlabOf(const Session& session) const {
-    return parts_.pool.slabs() + session.slot * parts_.pool.slab_bytes();
-  }
 
   // visit(Generation&), those that wait first, and those that are attached last.
   template <typename Visitor>
@@ -328,6 +284,7 @@ class EngineLoop {
   std::unique_ptr<PrefixCache> prefixes_;  // null: there is none; outlives all generations
   AdmissionQueue queue_;
   IdempotencyTable keys_;
+  SessionCommands commands_;
   std::vector<std::unique_ptr<Generation>> running_;
   // Have ended, but for the log, or for a copy of their state.
   std::vector<std::unique_ptr<Generation>> logging_;

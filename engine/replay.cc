@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/engine_loop.h"
+#include "engine/session_memory.h"
 #include "engine/status_payload.h"
 
 namespace mneme {
@@ -65,7 +66,7 @@ void EngineLoop::BeginReplays() {
     g->unfinished = 1;
     Choice& choice = g->choices.emplace_back(g->rules);
     choice.session = &g->replay->fed;
-    SeedMemory(g->replay->fed);
+    SeedMemory(parts_.model, parts_.pool, g->replay->fed);
     choice.last_run = pipeline_.steps();
     FeedNext(*g);
     if (!g->ended) running_.push_back(std::move(g));
@@ -108,7 +109,9 @@ absl::Status EngineLoop::ForgetAgain(const Session& session, const RangeForgotte
     return absl::DataLossError(absl::StrCat("positions ", range.begin, " to ", range.end,
                                             " are no segments of this model"));
   }
-  return ForgetIn(session, range.begin / segment, range.end / segment).status();
+  return ForgetEngrams(parts_.model, parts_.pool, session, range.begin / segment,
+                       range.end / segment)
+      .status();
 }
 
 void EngineLoop::CommitReplay(Generation& g, int64_t fed) {

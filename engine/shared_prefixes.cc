@@ -23,7 +23,7 @@ void EngineLoop::BeginPrefix(Generation& g) {
   for (const int64_t end : g.message_ends) {
     cuts.push_back({session.fed_tokens + end, PrefixMark::kWanted});
   }
-  const std::string owner = PrefixOwner(g.request.session);
+  const absl::string_view owner = prefixes_->OwnerOf(g.request.session);
   // States of one space draw from one seed.
   const std::optional<uint64_t> own = session.memory_seed;
   const std::string seed =

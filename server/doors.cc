@@ -8,9 +8,9 @@
 #include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "server/config/origins.h"
-#include "server/host_address.h"
 #include "server/http/http_guard.h"
 #include "server/metrics/http_metrics.h"
+#include "server/net/host_address.h"
 
 namespace mneme {
 namespace {

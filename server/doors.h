@@ -8,13 +8,13 @@
 #include "absl/time/time.h"
 #include "base/line_writer.h"
 #include "mneme/v1/config.pb.h"
-#include "server/connection_evictor.h"
-#include "server/engine_access.h"
 #include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
 #include "server/metrics/metrics.h"
+#include "server/net/connection_evictor.h"
 #include "server/openai/openai_service.h"
 #include "server/openai/session_routes.h"
+#include "server/requests/engine_access.h"
 #include "server/security/security.h"
 
 namespace mneme {

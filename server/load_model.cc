@@ -20,9 +20,9 @@
 #include "server/chat/chat_template.h"
 #include "server/config/units.h"
 #include "server/openai/tokenizer_info.h"
-#include "server/process_limits.h"
+#include "server/process/process_limits.h"
+#include "server/requests/session_transfers.h"
 #include "server/session_folder.h"
-#include "server/session_transfers.h"
 #include "store/session_store.h"
 #include "tokenizers/tokenizer_loader.h"
 

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "mneme/v1/config.pb.h"
-#include "server/engine_access.h"
+#include "server/requests/engine_access.h"
 
 namespace mneme {
 

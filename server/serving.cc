@@ -9,8 +9,8 @@
 #include "absl/time/clock.h"
 #include "base/log_fields.h"
 #include "server/config/units.h"
-#include "server/exit_code.h"
-#include "server/watchdog.h"
+#include "server/process/exit_code.h"
+#include "server/process/watchdog.h"
 
 namespace mneme {
 namespace {

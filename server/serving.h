@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "server/doors.h"
-#include "server/engine_access.h"
-#include "server/signals.h"
+#include "server/process/signals.h"
+#include "server/requests/engine_access.h"
 
 namespace mneme {
 

@@ -133,6 +133,7 @@ class PrefixCache {
   struct Options {
     int64_t least_tokens = 32;  // of a prefix that is worth being kept; powers of two: twice that
     int64_t max_tree_bytes = int64_t{64} << 20;  // for tokens of prompts
+    bool shared = false;                         // by all owners
   };
   // `wake`: called, maybe by another thread, when Settle() has something to do; may be empty.
   PrefixCache(StatePool& pool, HostStates& states, EngineStats& stats, std::function<void()> wake,
@@ -140,6 +141,11 @@ class PrefixCache {
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
+
+  // The part of a space that says whose prompts share states; it has no NUL.
+  absl::string_view OwnerOf(const SessionKey& key) const {
+    return options_.shared ? absl::string_view() : key.owner;
+  }
 
   // `prompt` is to be fed to the new session in `slot`, and shares states with others of its
   // `space`. Cuts: where messages end (kWanted), in order, and where the client asks (kAsked). Null

@@ -110,11 +110,7 @@ void SessionManager::Expire() {
 void SessionManager::Settle() {
   if (options_.log != nullptr) options_.log->Settle();
   parking_.Settle();
-  for (const SessionKey& key : parking_.TakeStored()) {
-    DropIfUnused(key);
-    Session* session = Find(key);
-    if (session != nullptr && !session->busy) options_.log->CatchUp(*session);
-  }
+  for (const SessionKey& key : parking_.TakeStored()) DropIfUnused(key);
   BeginRewinds();
   SnapshotCheckpoints();
   parking_.KeepPlacesFree();

@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 #include "engine/status_payload.h"
 #include "server/chat/chat_template.h"
-#include "server/text_encoder.h"
+#include "server/requests/text_encoder.h"
 
 namespace mneme {
 namespace {

@@ -9,9 +9,9 @@
 #include "base/work_meter.h"
 #include "engine/engine.h"
 #include "mneme/v1/inference.pb.h"
-#include "server/engine_access.h"
 #include "server/json.h"
-#include "server/request_conversion.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/request_conversion.h"
 
 namespace mneme {
 

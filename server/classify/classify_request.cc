@@ -6,7 +6,7 @@
 #include "base/status_macros.h"
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
-#include "server/text_encoder.h"
+#include "server/requests/text_encoder.h"
 
 namespace mneme {
 namespace {

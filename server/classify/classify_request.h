@@ -10,8 +10,8 @@
 #include "base/work_meter.h"
 #include "engine/engine.h"
 #include "engine/request.h"
-#include "server/engine_access.h"
-#include "server/request_conversion.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/request_conversion.h"
 
 namespace mneme {
 

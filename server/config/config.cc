@@ -19,7 +19,7 @@
 #include "server/config/flags.h"
 #include "server/config/origins.h"
 #include "server/config/units.h"
-#include "server/host_address.h"
+#include "server/net/host_address.h"
 
 namespace mneme {
 namespace {

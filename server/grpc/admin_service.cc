@@ -17,7 +17,7 @@
 #include "server/grpc/grpc_credentials.h"
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/response_conversion.h"
-#include "server/session_listing.h"
+#include "server/requests/session_listing.h"
 
 namespace mneme {
 namespace {

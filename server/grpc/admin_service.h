@@ -3,8 +3,8 @@
 #pragma once
 
 #include "mneme/v1/admin.grpc.pb.h"
-#include "server/engine_access.h"
-#include "server/executor.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/executor.h"
 #include "server/security/security.h"
 
 namespace mneme {

@@ -3,7 +3,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "server/request_id.h"
+#include "server/requests/request_id.h"
 
 namespace mneme {
 

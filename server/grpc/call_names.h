@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "server/trace_context.h"
+#include "server/requests/trace_context.h"
 
 namespace mneme {
 

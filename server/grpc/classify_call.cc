@@ -17,9 +17,9 @@
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/status_conversion.h"
 #include "server/grpc/stream_writer.h"
-#include "server/out_of_memory.h"
-#include "server/refusal.h"
-#include "server/request_conversion.h"
+#include "server/process/out_of_memory.h"
+#include "server/requests/refusal.h"
+#include "server/requests/request_conversion.h"
 
 namespace mneme {
 namespace {

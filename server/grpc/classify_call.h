@@ -5,9 +5,9 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
-#include "server/engine_access.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/text_encoder.h"
 #include "server/security/security.h"
-#include "server/text_encoder.h"
 
 namespace mneme {
 

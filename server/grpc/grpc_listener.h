@@ -17,12 +17,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "server/connection_evictor.h"
-#include "server/connection_limit.h"
-#include "server/listening_sockets.h"
+#include "server/net/connection_evictor.h"
+#include "server/net/connection_limit.h"
+#include "server/net/listening_sockets.h"
+#include "server/net/spare_file.h"
+#include "server/requests/server_stats.h"
 #include "server/security/known_peers.h"
-#include "server/server_stats.h"
-#include "server/spare_file.h"
 
 namespace mneme {
 

@@ -13,14 +13,14 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "server/config/config.h"
-#include "server/executor.h"
 #include "server/grpc/admin_service.h"
 #include "server/grpc/grpc_credentials.h"
 #include "server/grpc/health_service.h"
 #include "server/grpc/inference_service.h"
 #include "server/grpc/reflection_service.h"
 #include "server/grpc/session_service.h"
-#include "server/session_transfers.h"
+#include "server/requests/executor.h"
+#include "server/requests/session_transfers.h"
 
 namespace mneme {
 namespace {

@@ -6,9 +6,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "mneme/v1/config.pb.h"
-#include "server/connection_evictor.h"
-#include "server/engine_access.h"
 #include "server/grpc/grpc_listener.h"
+#include "server/net/connection_evictor.h"
+#include "server/requests/engine_access.h"
 #include "server/security/security.h"
 
 namespace mneme {

@@ -16,11 +16,11 @@
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/response_conversion.h"
 #include "server/grpc/stream_writer.h"
-#include "server/out_of_memory.h"
-#include "server/refusal.h"
-#include "server/request_conversion.h"
+#include "server/process/out_of_memory.h"
+#include "server/process/version.h"
+#include "server/requests/refusal.h"
+#include "server/requests/request_conversion.h"
 #include "server/security/quota.h"
-#include "server/version.h"
 
 namespace mneme {
 namespace {

@@ -3,12 +3,12 @@
 
 #include "absl/strings/string_view.h"
 #include "mneme/v1/inference.grpc.pb.h"
-#include "server/engine_access.h"
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/stream_writer.h"
-#include "server/request_conversion.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/request_conversion.h"
+#include "server/requests/text_encoder.h"
 #include "server/security/security.h"
-#include "server/text_encoder.h"
 
 namespace mneme {
 

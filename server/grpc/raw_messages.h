@@ -16,13 +16,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "server/executor.h"
 #include "server/grpc/call_names.h"
 #include "server/grpc/message_limits.h"
 #include "server/grpc/parse_error.h"
 #include "server/grpc/status_conversion.h"
-#include "server/out_of_memory.h"
-#include "server/server_stats.h"
+#include "server/process/out_of_memory.h"
+#include "server/requests/executor.h"
+#include "server/requests/server_stats.h"
 
 namespace mneme {
 

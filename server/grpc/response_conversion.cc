@@ -7,8 +7,8 @@
 #include "base/utf8.h"
 #include "engine/engine_stats.h"
 #include "server/config/units.h"
-#include "server/request_totals.h"
-#include "server/session_listing.h"
+#include "server/requests/request_totals.h"
+#include "server/requests/session_listing.h"
 
 namespace mneme {
 namespace {

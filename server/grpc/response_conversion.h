@@ -9,7 +9,7 @@
 #include "engine/session_page.h"
 #include "mneme/v1/inference.pb.h"
 #include "mneme/v1/sessions.pb.h"
-#include "server/engine_access.h"
+#include "server/requests/engine_access.h"
 
 namespace mneme {
 

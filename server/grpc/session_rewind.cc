@@ -7,7 +7,7 @@
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
 #include "server/grpc/response_conversion.h"
-#include "server/session_listing.h"
+#include "server/requests/session_listing.h"
 
 namespace mneme {
 namespace {

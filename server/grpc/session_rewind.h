@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "mneme/v1/sessions.pb.h"
-#include "server/engine_access.h"
+#include "server/requests/engine_access.h"
 
 namespace mneme {
 

@@ -14,8 +14,8 @@
 #include "server/grpc/response_conversion.h"
 #include "server/grpc/session_rewind.h"
 #include "server/grpc/session_transfer.h"
-#include "server/request_conversion.h"
-#include "server/session_listing.h"
+#include "server/requests/request_conversion.h"
+#include "server/requests/session_listing.h"
 
 namespace mneme {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "mneme/v1/sessions.grpc.pb.h"
-#include "server/engine_access.h"
-#include "server/executor.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/executor.h"
 #include "server/security/security.h"
 
 namespace mneme {

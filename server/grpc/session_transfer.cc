@@ -13,10 +13,10 @@
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/response_conversion.h"
 #include "server/grpc/status_conversion.h"
-#include "server/out_of_memory.h"
-#include "server/request_conversion.h"
-#include "server/session_listing.h"
-#include "server/session_transfers.h"
+#include "server/process/out_of_memory.h"
+#include "server/requests/request_conversion.h"
+#include "server/requests/session_listing.h"
+#include "server/requests/session_transfers.h"
 
 namespace mneme {
 namespace {

@@ -6,8 +6,8 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "absl/status/statusor.h"
-#include "server/engine_access.h"
-#include "server/executor.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/executor.h"
 #include "server/security/access.h"
 #include "server/security/security.h"
 

@@ -1,6 +1,6 @@
 // One line for each call over HTTP, at its end: who asked for what, and what came of it. A request
-// to generate has its own line beside it (server/request_log.h), under the same id. Never a query,
-// a header but for ids, or a body.
+// to generate has its own line beside it (server/requests/request_log.h), under the same id. Never
+// a query, a header but for ids, or a body.
 #pragma once
 
 #include <atomic>

@@ -14,8 +14,8 @@
 #include "server/http/http_error.h"
 #include "server/http/http_response_head.h"
 #include "server/http/http_trace.h"
-#include "server/out_of_memory.h"
-#include "server/request_id.h"
+#include "server/process/out_of_memory.h"
+#include "server/requests/request_id.h"
 
 namespace mneme {
 namespace {

@@ -11,11 +11,11 @@
 
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "server/connection_evictor.h"
 #include "server/http/byte_stream.h"
 #include "server/http/http_call.h"
 #include "server/http/http_parser.h"
 #include "server/http/http_server.h"
+#include "server/net/connection_evictor.h"
 
 namespace mneme {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/trace_context.h"
+#include "server/requests/trace_context.h"
 
 namespace mneme {
 

@@ -20,9 +20,9 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/timed_wait.h"
-#include "server/connection_limit.h"
-#include "server/host_address.h"
 #include "server/http/http_connection.h"
+#include "server/net/connection_limit.h"
+#include "server/net/host_address.h"
 
 namespace mneme {
 namespace {

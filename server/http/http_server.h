@@ -13,12 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/connection_evictor.h"
 #include "server/http/http_authenticator.h"
 #include "server/http/http_parser.h"
 #include "server/http/http_routes.h"
-#include "server/listening_sockets.h"
-#include "server/server_stats.h"
+#include "server/net/connection_evictor.h"
+#include "server/net/listening_sockets.h"
+#include "server/requests/server_stats.h"
 
 namespace mneme {
 

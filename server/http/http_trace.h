@@ -2,7 +2,7 @@
 #pragma once
 
 #include "server/http/http_message.h"
-#include "server/trace_context.h"
+#include "server/requests/trace_context.h"
 
 namespace mneme {
 

@@ -2,7 +2,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "server/metrics/metrics.h"
-#include "server/request_totals.h"
+#include "server/requests/request_totals.h"
 
 namespace mneme {
 namespace {

@@ -7,11 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "mneme/v1/config.pb.h"
-#include "server/connection_evictor.h"
-#include "server/engine_access.h"
 #include "server/http/http_routes.h"
 #include "server/http/http_server.h"
 #include "server/metrics/metrics.h"
+#include "server/net/connection_evictor.h"
+#include "server/requests/engine_access.h"
 
 namespace mneme {
 

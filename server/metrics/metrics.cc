@@ -10,8 +10,8 @@
 #include "absl/time/time.h"
 #include "base/log_writer.h"
 #include "server/metrics/process_facts.h"
-#include "server/session_transfers.h"
-#include "server/version.h"
+#include "server/process/version.h"
+#include "server/requests/session_transfers.h"
 
 namespace mneme {
 namespace {

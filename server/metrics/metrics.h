@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "server/engine_access.h"
 #include "server/metrics/metric_writer.h"
+#include "server/requests/engine_access.h"
 #include "server/security/security.h"
 
 namespace mneme {

@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
-#include "server/out_of_memory.h"
+#include "server/process/out_of_memory.h"
 
 namespace mneme {
 namespace {

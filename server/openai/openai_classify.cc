@@ -16,8 +16,8 @@
 #include "server/http/http_error.h"
 #include "server/openai/json_body.h"
 #include "server/openai/wanted_call.h"
-#include "server/refusal.h"
-#include "server/request_conversion.h"
+#include "server/requests/refusal.h"
+#include "server/requests/request_conversion.h"
 
 namespace mneme {
 namespace {

@@ -5,11 +5,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "server/engine_access.h"
 #include "server/http/http_call.h"
 #include "server/http/http_server.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/text_encoder.h"
 #include "server/security/security.h"
-#include "server/text_encoder.h"
 
 namespace mneme {
 

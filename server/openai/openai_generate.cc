@@ -15,9 +15,9 @@
 #include "server/openai/chat_messages.h"
 #include "server/openai/json_body.h"
 #include "server/openai/wanted_call.h"
-#include "server/out_of_memory.h"
-#include "server/refusal.h"
-#include "server/request_conversion.h"
+#include "server/process/out_of_memory.h"
+#include "server/requests/refusal.h"
+#include "server/requests/request_conversion.h"
 
 namespace mneme {
 namespace {

@@ -15,9 +15,9 @@
 #include "server/openai/openai_request.h"
 #include "server/openai/tokenizer_info.h"
 #include "server/openai/wanted_call.h"
-#include "server/out_of_memory.h"
-#include "server/request_conversion.h"
-#include "server/version.h"
+#include "server/process/out_of_memory.h"
+#include "server/process/version.h"
+#include "server/requests/request_conversion.h"
 
 namespace mneme {
 namespace {

@@ -5,13 +5,13 @@
 #include <functional>
 #include <memory>
 
-#include "server/engine_access.h"
 #include "server/http/http_routes.h"
 #include "server/http/http_server.h"
 #include "server/openai/openai_classify.h"
 #include "server/openai/openai_generate.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/text_encoder.h"
 #include "server/security/security.h"
-#include "server/text_encoder.h"
 
 namespace mneme {
 

@@ -9,7 +9,7 @@
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
 #include "server/openai/session_json.h"
-#include "server/session_listing.h"
+#include "server/requests/session_listing.h"
 
 namespace mneme {
 

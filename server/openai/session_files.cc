@@ -20,9 +20,9 @@
 #include "server/openai/json_body.h"
 #include "server/openai/rewind_routes.h"
 #include "server/openai/session_json.h"
-#include "server/out_of_memory.h"
-#include "server/request_conversion.h"
-#include "server/session_transfers.h"
+#include "server/process/out_of_memory.h"
+#include "server/requests/request_conversion.h"
+#include "server/requests/session_transfers.h"
 
 namespace mneme {
 namespace {

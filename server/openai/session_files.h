@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "server/engine_access.h"
-#include "server/executor.h"
 #include "server/http/http_call.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/executor.h"
 
 namespace mneme {
 

@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "server/request_conversion.h"
-#include "server/session_listing.h"
+#include "server/requests/request_conversion.h"
+#include "server/requests/session_listing.h"
 
 namespace mneme {
 

@@ -20,8 +20,8 @@
 #include "server/openai/openai_request.h"
 #include "server/openai/rewind_routes.h"
 #include "server/openai/session_json.h"
-#include "server/request_conversion.h"
-#include "server/session_listing.h"
+#include "server/requests/request_conversion.h"
+#include "server/requests/session_listing.h"
 
 namespace mneme {
 namespace {

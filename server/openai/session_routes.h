@@ -4,11 +4,11 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "server/engine_access.h"
-#include "server/executor.h"
 #include "server/http/http_routes.h"
 #include "server/openai/json_body.h"
 #include "server/openai/session_files.h"
+#include "server/requests/engine_access.h"
+#include "server/requests/executor.h"
 
 namespace mneme {
 

@@ -5,8 +5,8 @@
 #include "absl/time/time.h"
 #include "base/work_meter.h"
 #include "server/http/http_call.h"
-#include "server/request_conversion.h"
-#include "server/text_encoder.h"
+#include "server/requests/request_conversion.h"
+#include "server/requests/text_encoder.h"
 
 namespace mneme {
 

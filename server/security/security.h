@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "mneme/v1/config.pb.h"
-#include "server/reload_counts.h"
+#include "server/process/reload_counts.h"
 #include "server/security/authenticator.h"
 #include "server/security/known_peers.h"
 #include "server/security/quota.h"

@@ -182,7 +182,7 @@ TEST(EngineLoopAheadTest, SessionsExpireWhileOthersRunAhead) {
   ASSERT_EQ(h.Generate(short_lived).status(), absl::OkStatus());
   auto running = h.Submit(Greedy({2}, 4000)).value();
   for (int turn = 0; turn < 100; ++turn) h.Turn();
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession({"", "short"}).status()));
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get({"", "short"}).status()));
 }
 
 // The tokens that a session was fed are on record, those of steps ahead included.
@@ -234,7 +234,7 @@ TEST(EngineLoopAheadTest, AFailureSpoilsTheSessionsInItAndNoOther) {
   ASSERT_GT(h.stats.ahead_steps.value(), 0);
   h.backend.FailNext(absl::InternalError("ECC"));
   EXPECT_TRUE(absl::IsInternal(h.Finish(*hit).status()));
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession({"", "hit"}).status()));
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get({"", "hit"}).status()));
   OracleSession oracle;
   oracle.FeedPrompt({2});
   EXPECT_EQ(h.Finish(*paused).tokens[0], oracle.Generate(h.options, Greedy({2}, 50), 0, 0));
@@ -251,7 +251,8 @@ TEST(EngineLoopAheadTest, AnEndOfAllTakesTheTokensOfTheStepUnderWay) {
   LoopHarness::Read(*stream, answer);
   EXPECT_TRUE(absl::IsUnavailable(answer.status()));
   EXPECT_EQ(answer.tokens[0].size(), h.rows_per_step.size()) << "one of each step";
-  EXPECT_EQ(h.loop->GetSession({"", "s"})->position, 1 + static_cast<int>(h.rows_per_step.size()));
+  EXPECT_EQ(h.loop->commands().Get({"", "s"})->position,
+            1 + static_cast<int>(h.rows_per_step.size()));
   EXPECT_EQ(h.loop->CheckIntegrity(), absl::OkStatus());
 }
 

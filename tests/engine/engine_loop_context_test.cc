@@ -78,7 +78,7 @@ TEST(EngineLoopContextTest, APromptBeyondIsRefusedBeforeAnyWork) {
     EXPECT_EQ(PositionOf(answer.status()), 0);
   }
   EXPECT_THAT(h.rows_per_step, IsEmpty());
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession({"", "s"}).status()));
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get({"", "s"}).status()));
   // One that fits to the last token may draw one more.
   const Answer answer = h.Generate(Greedy(Tokens(kMaxContext), 5, "s"));
   EXPECT_EQ(answer.tokens[0].size(), 1u);
@@ -89,10 +89,10 @@ TEST(EngineLoopContextTest, AFullSessionCanStillBeReadAndForkedAndIsNeverCutShor
   LoopHarness h(Limited());
   h.Generate(Greedy(Tokens(90), 1000, "s"));
   const SessionKey full = {"", "s"}, copy = {"", "copy"};
-  const auto info = h.loop->GetSession(full);
+  const auto info = h.loop->commands().Get(full);
   ASSERT_TRUE(info.ok()) << info.status();
   EXPECT_EQ(info->position, kMaxContext + 1);
-  ASSERT_TRUE(h.loop->ForkSession(full, copy, absl::ZeroDuration()).ok());
+  ASSERT_TRUE(h.loop->commands().Fork(full, copy, absl::ZeroDuration()).ok());
   const size_t steps = h.rows_per_step.size();
   for (const char* name : {"s", "copy"}) {
     for (const int prompt : {0, 1}) {
@@ -104,8 +104,8 @@ TEST(EngineLoopContextTest, AFullSessionCanStillBeReadAndForkedAndIsNeverCutShor
     }
   }
   EXPECT_EQ(h.rows_per_step.size(), steps);
-  EXPECT_EQ(h.loop->GetSession(full)->position, kMaxContext + 1);
-  EXPECT_TRUE(h.loop->DeleteSession(full).ok());
+  EXPECT_EQ(h.loop->commands().Get(full)->position, kMaxContext + 1);
+  EXPECT_TRUE(h.loop->commands().Delete(full).ok());
 }
 
 // A turn's room is what the session has left, its pending token counted.
@@ -116,7 +116,7 @@ TEST(EngineLoopContextTest, TheNextTurnHasTheRoomThatIsLeft) {
   EXPECT_THAT(std::string(answer.status().message()),
               HasSubstr("would feed 21 tokens to a session that was fed 80"));
   EXPECT_EQ(PositionOf(answer.status()), 81);
-  ASSERT_TRUE(h.loop->ForkSession({"", "s"}, {"", "t"}, absl::ZeroDuration()).ok());
+  ASSERT_TRUE(h.loop->commands().Fork({"", "s"}, {"", "t"}, absl::ZeroDuration()).ok());
   answer = h.Generate(Greedy(Tokens(19), 5, "s"));
   EXPECT_EQ(answer.tokens[0].size(), 1u);
   EXPECT_TRUE(answer.last.context_full);

@@ -88,7 +88,7 @@ TEST(EngineLoopCrashTest, RandomCrashesLoseAndDoubleNothing) {
       if (pick(0, 1) == 0) server.Commit();  // however fast the disk: ends that nobody has seen
       pick(0, 1) == 0 ? server.Kill() : server.LosePower(random());
       for (int s = 0; s < kSessions; ++s) {
-        const auto info = server->loop->GetSession(Key(name(s)));
+        const auto info = server->loop->commands().Get(Key(name(s)));
         const int64_t position = info.ok() ? info->position : 0;
         const bool was_asked = std::exchange(streams[s], nullptr) != nullptr;
         if (position == known[s].position()) {

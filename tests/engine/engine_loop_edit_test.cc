@@ -78,16 +78,17 @@ Told Edited(const Told& told, int turns, int which) {
 
 void Mark(LoopHarness& h, const std::string& name) {
   bool done = false;
-  h.loop->CreateCheckpoint(Key("s"), name, [&](const absl::StatusOr<CheckpointInfo>& info) {
-    EXPECT_EQ(info.status(), absl::OkStatus());
-    done = true;
-  });
+  h.loop->commands().CreateCheckpoint(Key("s"), name,
+                                      [&](const absl::StatusOr<CheckpointInfo>& info) {
+                                        EXPECT_EQ(info.status(), absl::OkStatus());
+                                        done = true;
+                                      });
   while (!done) h.Turn();
   h.TurnUntilStored();  // its snapshot
 }
 
 SessionRecord Stored(LoopHarness& h) { return h.store->Find("", "s").value(); }
-int64_t Position(LoopHarness& h) { return h.loop->GetSession(Key("s"))->position; }
+int64_t Position(LoopHarness& h) { return h.loop->commands().Get(Key("s"))->position; }
 
 // Three turns with a checkpoint, two more with another one, a sixth.
 Told TalkWithCheckpoints(LoopHarness& h) {
@@ -116,7 +117,7 @@ TEST_P(EditTest, BeginsWithTheNearestSnapshotAndKeepsWhatIsInFrontOfIt) {
   if (GetParam() == Place::kHost) {
     for (const char* other : {"a", "b"}) server->Generate(Greedy({5}, 1, other));
     server->TurnUntilQuiet();
-    ASSERT_EQ(server->loop->GetSession(Key("s"))->residence, Residence::kParked);
+    ASSERT_EQ(server->loop->commands().Get(Key("s"))->residence, Residence::kParked);
   }
   const int64_t before = Position(*server);
   const uint64_t id = Stored(*server).id;

@@ -99,7 +99,7 @@ TEST(EngineLoopHistoryTest, AnEditedMessageCostsOnlyWhatFollowsTheEdit) {
                  sent[9].tokens.begin() + sent[9].ends[17]});
   ASSERT_EQ(edited.ends, (std::vector<int64_t>{sent[9].ends.begin(), sent[9].ends.begin() + 18}));
   edited.Say(kUserTokens, 99);
-  const int64_t before = h.loop->GetSession({"", "s"})->position;
+  const int64_t before = h.loop->commands().Get({"", "s"})->position;
   const Answer answer = h.Generate(Ask(edited, 1, "s"));
   ASSERT_EQ(answer.status(), absl::OkStatus());
   EXPECT_EQ(answer.tokens[0], Alone(edited, 1));
@@ -154,7 +154,7 @@ TEST(EngineLoopHistoryTest, WithoutAPrefixCacheTheSessionBeginsAnew) {
 TEST(EngineLoopHistoryTest, ConversationsThatAreOthersAreLeftAlone) {
   LoopHarness h(HistoryOptions());
   Talk(h, 2, "s");
-  const int64_t position = h.loop->GetSession({"", "s"})->position;
+  const int64_t position = h.loop->commands().Get({"", "s"})->position;
   Chat other;
   other.Say(kUserTokens, 50);
   const Answer refused = h.Generate(Ask(other, 3, "s"));
@@ -162,7 +162,7 @@ TEST(EngineLoopHistoryTest, ConversationsThatAreOthersAreLeftAlone) {
   EXPECT_EQ(PositionOf(refused.status()), position);
   EXPECT_THAT(std::string(refused.status().message()),
               HasSubstr("up to the first message of a user"));
-  EXPECT_EQ(h.loop->GetSession({"", "s"})->position, position);
+  EXPECT_EQ(h.loop->commands().Get({"", "s"})->position, position);
   const Answer replaced = h.Generate(Ask(other, 3, "s", OnMismatch::kReplace));
   EXPECT_EQ(replaced.tokens[0], Alone(other, 3));
   EXPECT_EQ(replaced.last.usage.rewound_from, position);
@@ -187,13 +187,13 @@ TEST(EngineLoopHistoryTest, WhoDoesNotAskForItIsRefused) {
   LoopHarness h(HistoryOptions());
   std::vector<Chat> sent;
   Talk(h, 3, "s", &sent);
-  const int64_t position = h.loop->GetSession({"", "s"})->position;
+  const int64_t position = h.loop->commands().Get({"", "s"})->position;
   EXPECT_EQ(ReasonOf(h.Generate(Ask(sent[1], 3, "s", OnMismatch::kRefuse)).status()),
             kReasonHistory);
   Request elsewhere = Ask(sent[1], 3, "s");
   elsewhere.expected_position = position - 1;
   EXPECT_EQ(ReasonOf(h.Generate(elsewhere).status()), kReasonPosition);
-  EXPECT_EQ(h.loop->GetSession({"", "s"})->position, position);
+  EXPECT_EQ(h.loop->commands().Get({"", "s"})->position, position);
   elsewhere.expected_position = position;
   EXPECT_EQ(h.Generate(elsewhere).last.usage.rewound_from, position);
 }
@@ -240,7 +240,7 @@ TEST(EngineLoopHistoryTest, AParkedSessionNeedNotComeBackToBeginAnew) {
   std::vector<Chat> sent;
   Talk(h, 3, "s", &sent);
   for (const char* name : {"a", "b"}) h.Generate(Greedy({5}, 1, name));
-  ASSERT_EQ(h.loop->GetSession({"", "s"})->residence, Residence::kParked);
+  ASSERT_EQ(h.loop->commands().Get({"", "s"})->residence, Residence::kParked);
   const Answer answer = h.Generate(Ask(sent[1], kAnswerTokens, "s"));
   EXPECT_EQ(answer.tokens[0], Alone(sent[1], kAnswerTokens));
   EXPECT_EQ(h.stats.fetch_seconds.count(), 0);
@@ -327,7 +327,7 @@ TEST(EngineLoopHistoryTest, AStoredConversationIsTheEditedOneAfterARestart) {
     EXPECT_EQ(answer.tokens[0], Alone(sent[2], kAnswerTokens));
     server.Start();
     EXPECT_EQ(ListSessions(*server.h->loop, "", "").size(), 1u);
-    EXPECT_EQ(server.h->loop->GetSession({"", "s"})->position, answer.last.session_position);
+    EXPECT_EQ(server.h->loop->commands().Get({"", "s"})->position, answer.last.session_position);
     edited.Say(kUserTokens, 3);
     const Answer next = server.h->Generate(Ask(edited, kAnswerTokens, "s"));
     ASSERT_EQ(next.status(), absl::OkStatus());
@@ -349,7 +349,7 @@ TEST(EngineLoopHistoryTest, WhatAnEditTookBackIsNeitherAnsweredNorFedAgain) {
   edit.idempotency_key = "edit";
   const Answer edited = server.h->Generate(edit);
   ASSERT_EQ(edited.status(), absl::OkStatus());
-  const int64_t position = server.h->loop->GetSession({"", "s"})->position;
+  const int64_t position = server.h->loop->commands().Get({"", "s"})->position;
   for (const bool restarted : {false, true}) {
     if (restarted) server.Start();
     const Answer undone = server.h->Generate(early);
@@ -358,7 +358,7 @@ TEST(EngineLoopHistoryTest, WhatAnEditTookBackIsNeitherAnsweredNorFedAgain) {
     const Answer again = server.h->Generate(edit);
     EXPECT_TRUE(again.last.replayed && !again.last.session_gone) << restarted;
     EXPECT_EQ(again.tokens, edited.tokens);
-    EXPECT_EQ(server.h->loop->GetSession({"", "s"})->position, position);
+    EXPECT_EQ(server.h->loop->commands().Get({"", "s"})->position, position);
   }
 }
 
@@ -378,12 +378,12 @@ TEST(EngineLoopHistoryTest, EditsOfWhatIsNotDurableFollowEachOther) {
     said = Turn(*server.h, edited, kAnswerTokens, "s").tokens[0];
     if (edit == 5) chat = edited;
   }
-  const int64_t position = server.h->loop->GetSession({"", "s"})->position;
+  const int64_t position = server.h->loop->commands().Get({"", "s"})->position;
   server.h->TurnUntilStored();
   while (server.h->loop->SaveSessions()) server.h->Turn();
   server.Start();
   EXPECT_EQ(ListSessions(*server.h->loop, "", "").size(), 1u);
-  EXPECT_EQ(server.h->loop->GetSession({"", "s"})->position, position);
+  EXPECT_EQ(server.h->loop->commands().Get({"", "s"})->position, position);
   chat.Say(kUserTokens, 9);
   const Answer next = server.h->Generate(Ask(chat, kAnswerTokens, "s", OnMismatch::kRefuse));
   ASSERT_EQ(next.status(), absl::OkStatus());
@@ -394,13 +394,13 @@ TEST(EngineLoopHistoryTest, AStoredSessionThatDoesNotGetToGoBackIsAsItWas) {
   OnDisk server;
   std::vector<Chat> sent;
   Talk(*server.h, 3, "s", &sent);
-  const int64_t position = server.h->loop->GetSession({"", "s"})->position;
+  const int64_t position = server.h->loop->commands().Get({"", "s"})->position;
   server.h->backend.FailNext(absl::InternalError("ECC"));
   const Answer failed = server.h->Generate(Ask(sent[1], kAnswerTokens, "s"));
   EXPECT_EQ(failed.status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(failed.last.session_position, position);
   server.Start();
-  EXPECT_EQ(server.h->loop->GetSession({"", "s"})->position, position);
+  EXPECT_EQ(server.h->loop->commands().Get({"", "s"})->position, position);
   Chat on = sent[2];
   EXPECT_EQ(server.h->Generate(Ask(on, 2, "s", OnMismatch::kRefuse)).status().code(),
             absl::StatusCode::kFailedPrecondition)
@@ -472,7 +472,7 @@ TEST(EngineLoopHistoryTest, AnAnswerThatIsNotRememberedLeavesNoTrace) {
     Chat chat;
     chat.Say(kUserTokens, 0);
     Turn(h, chat, kAnswerTokens, "s");
-    const SessionInfo before = h.loop->GetSession({"", "s"}).value();
+    const SessionInfo before = h.loop->commands().Get({"", "s"}).value();
     const int64_t kept = h.stats.prefix.snapshots.value();
     h.clock.Advance(absl::Seconds(5));
     Chat aside = chat;
@@ -492,7 +492,7 @@ TEST(EngineLoopHistoryTest, AnAnswerThatIsNotRememberedLeavesNoTrace) {
     }()) << "what the session itself would have said";
     EXPECT_EQ(answer.last.usage.resumed_tokens, before.position - 1);
     EXPECT_EQ(answer.last.session_position, 0);
-    const SessionInfo after = h.loop->GetSession({"", "s"}).value();
+    const SessionInfo after = h.loop->commands().Get({"", "s"}).value();
     EXPECT_EQ(after.position, before.position);
     EXPECT_EQ(after.last_used, before.last_used);
     EXPECT_EQ(h.stats.prefix.snapshots.value(), kept);
@@ -513,7 +513,7 @@ TEST(EngineLoopHistoryTest, WhatIsNotRememberedBeginsNoSession) {
   request.idempotency_key = "k";
   const Answer answer = h.Generate(request);
   EXPECT_EQ(answer.tokens[0], Alone(chat, kAnswerTokens));
-  EXPECT_FALSE(h.loop->GetSession({"", "s"}).ok());
+  EXPECT_FALSE(h.loop->commands().Get({"", "s"}).ok());
   EXPECT_EQ(h.stats.prefix.snapshots.value(), 0);
   const Answer again = h.Generate(request);
   EXPECT_TRUE(again.last.replayed);
@@ -534,7 +534,7 @@ TEST(EngineLoopHistoryTest, ACopyOfAParkedSessionAnswers) {
   chat.Say(kUserTokens, 0);
   Turn(h, chat, kAnswerTokens, "s");
   for (const char* name : {"a", "b"}) h.Generate(Greedy({5}, 1, name));
-  ASSERT_EQ(h.loop->GetSession({"", "s"})->residence, Residence::kParked);
+  ASSERT_EQ(h.loop->commands().Get({"", "s"})->residence, Residence::kParked);
   chat.Say(kUserTokens, 1);
   Request request = Ask(chat, kAnswerTokens, "s");
   request.remember = false;

@@ -41,7 +41,7 @@ TEST(EngineLoopLogitsTest, NaNEndsTheRequestAndSpoilsItsSession) {
     request.logprobs = 2;
     ExpectNoLogits(h.Generate(request));
     h.TurnUntilQuiet();
-    EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("s")).status()));
+    EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get(Key("s")).status()));
     EXPECT_EQ(h.pool->used_slots(), 0);
     EXPECT_EQ(h.loop->health(), absl::OkStatus()) << "the engine goes on";
     EXPECT_EQ(h.Generate(Greedy({1}, 3, "s")).status(), absl::OkStatus());
@@ -63,7 +63,7 @@ TEST(EngineLoopLogitsTest, OtherRowsOfTheStepAreUntouched) {
     EXPECT_EQ(answer.tokens[0], want);
   }
   h.TurnUntilQuiet();
-  EXPECT_EQ(h.loop->GetSession(Key("good"))->position, 8);
+  EXPECT_EQ(h.loop->commands().Get(Key("good"))->position, 8);
 }
 
 TEST(EngineLoopLogitsTest, AllChoicesEndWithTheFirstThatFails) {
@@ -85,8 +85,8 @@ TEST(EngineLoopLogitsTest, AScoreThatIsNoNumberIsAnErrorToo) {
   request.prompt_logprobs = 0;
   ExpectNoLogits(h.Generate(request));
   h.TurnUntilQuiet();
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("t")).status()));
-  EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 4);
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get(Key("t")).status()));
+  EXPECT_EQ(h.loop->commands().Get(Key("s"))->position, 4);
 }
 
 // A model that leaves one token, and a request that bans it: no fault of what is remembered.
@@ -108,7 +108,7 @@ TEST(EngineLoopLogitsTest, NothingLeftToDrawEndsTheRequestAlone) {
     EXPECT_THAT(answer.tokens[0], IsEmpty());
     EXPECT_EQ(h.Finish(*beside).status(), absl::OkStatus());
     h.TurnUntilQuiet();
-    EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 4);
+    EXPECT_EQ(h.loop->commands().Get(Key("s"))->position, 4);
     request.prompt.at_start = request.prompt.continued = {5};
     request.stop.max_tokens = 1;
     EXPECT_EQ(h.Generate(request).status(), absl::OkStatus()) << "the session goes on";

@@ -33,11 +33,11 @@ TEST(EngineLoopOwnerTest, AnotherOwnersSessionIsNotThere) {
   h.Generate(GreedyOf("alice", "s"));
   const SessionKey hers = {"alice", "s"};
   const SessionKey his = {"bob", "s"};
-  EXPECT_TRUE(h.loop->GetSession(hers).ok());
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(his).status()));
-  EXPECT_TRUE(absl::IsNotFound(h.loop->DeleteSession(his)));
-  EXPECT_TRUE(
-      absl::IsNotFound(h.loop->ForkSession(his, {"bob", "copy"}, absl::ZeroDuration()).status()));
+  EXPECT_TRUE(h.loop->commands().Get(hers).ok());
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get(his).status()));
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Delete(his)));
+  EXPECT_TRUE(absl::IsNotFound(
+      h.loop->commands().Fork(his, {"bob", "copy"}, absl::ZeroDuration()).status()));
   EXPECT_TRUE(ListSessions(*h.loop, "bob", "").empty());
   Request existing = GreedyOf("bob", "s");
   existing.create_session = false;
@@ -50,8 +50,8 @@ TEST(EngineLoopOwnerTest, AnotherOwnersSessionIsNotThere) {
   EXPECT_EQ(missing.status().message(), "there is no session \"t\"");
   // The name is not taken for others, and what they say stays theirs.
   EXPECT_EQ(h.Generate(GreedyOf("bob", "s", {7})).status(), absl::OkStatus());
-  EXPECT_EQ(h.loop->GetSession(hers)->position, 4);
-  EXPECT_EQ(h.loop->GetSession(his)->position, 3);
+  EXPECT_EQ(h.loop->commands().Get(hers)->position, 4);
+  EXPECT_EQ(h.loop->commands().Get(his)->position, 3);
 }
 
 TEST(EngineLoopOwnerTest, AnotherOwnersIdempotencyKeyIsAnotherKey) {
@@ -71,8 +71,9 @@ TEST(EngineLoopOwnerTest, AnOwnerMayHaveSoManySessions) {
   LoopHarness h(WithLimit(2));
   const SessionQuery hers = {.owner = "alice"};
   EXPECT_EQ(h.Generate(GreedyOf("alice", "a")).status(), absl::OkStatus());
-  EXPECT_TRUE(h.loop->CreateSession({"alice", "b"}, absl::ZeroDuration()).ok());
-  const SessionUsage usage = h.loop->PageOfSessions(h.loop->ListSessionsHere(hers), hers).usage;
+  EXPECT_TRUE(h.loop->commands().Create({"alice", "b"}, absl::ZeroDuration()).ok());
+  const SessionUsage usage =
+      h.loop->commands().PageOf(h.loop->commands().ListHere(hers), hers).usage;
   EXPECT_EQ(usage.sessions, 2);
   EXPECT_EQ(usage.max_sessions, 2);
   const Answer refused = h.Generate(GreedyOf("alice", "c"));
@@ -80,10 +81,11 @@ TEST(EngineLoopOwnerTest, AnOwnerMayHaveSoManySessions) {
   EXPECT_EQ(ReasonOf(refused.status()), kReasonSessionLimit);
   EXPECT_TRUE(RetryAfterOf(refused.status()).has_value());
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("may have 2"));
-  const absl::Status created = h.loop->CreateSession({"alice", "c"}, absl::ZeroDuration()).status();
+  const absl::Status created =
+      h.loop->commands().Create({"alice", "c"}, absl::ZeroDuration()).status();
   EXPECT_EQ(ReasonOf(created), kReasonSessionLimit);
   const absl::Status forked =
-      h.loop->ForkSession({"alice", "a"}, {"alice", "c"}, absl::ZeroDuration()).status();
+      h.loop->commands().Fork({"alice", "a"}, {"alice", "c"}, absl::ZeroDuration()).status();
   EXPECT_EQ(ReasonOf(forked), kReasonSessionLimit);
 
   // Sessions that exist go on, those without a name do not count, and others have limits of their
@@ -91,7 +93,7 @@ TEST(EngineLoopOwnerTest, AnOwnerMayHaveSoManySessions) {
   EXPECT_EQ(h.Generate(GreedyOf("alice", "a")).status(), absl::OkStatus());
   EXPECT_EQ(h.Generate(GreedyOf("alice", "")).status(), absl::OkStatus());
   EXPECT_EQ(h.Generate(GreedyOf("bob", "c")).status(), absl::OkStatus());
-  EXPECT_TRUE(h.loop->DeleteSession({"alice", "b"}).ok());
+  EXPECT_TRUE(h.loop->commands().Delete({"alice", "b"}).ok());
   EXPECT_EQ(h.Generate(GreedyOf("alice", "c")).status(), absl::OkStatus());
 }
 

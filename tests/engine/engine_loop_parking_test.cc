@@ -25,7 +25,7 @@ HarnessOptions ParkingOptions(int slots, int host_states) {
 }
 
 Residence ResidenceOf(const LoopHarness& h, const std::string& name) {
-  return h.loop->GetSession(Key(name)).value().residence;
+  return h.loop->commands().Get(Key(name)).value().residence;
 }
 
 // What a session that is fed these prompts one after the other says in the end.
@@ -121,7 +121,7 @@ TEST(EngineLoopParkingTest, AFullHostStillLetsSessionsChangePlacesAndRefusesNewO
   const Answer refused = h.Generate(Greedy({1}, 1, "d"));
   EXPECT_EQ(ReasonOf(refused.status()), kReasonNoFreeSlab);
   EXPECT_THAT(refused.status().message(), HasSubstr("--host-state-memory"));
-  EXPECT_EQ(ReasonOf(h.loop->CreateSession(Key("d"), absl::ZeroDuration()).status()),
+  EXPECT_EQ(ReasonOf(h.loop->commands().Create(Key("d"), absl::ZeroDuration()).status()),
             kReasonNoFreeSlab);
   EXPECT_EQ(ReasonOf(h.Generate(Greedy({1}, 1)).status()), kReasonNoFreeSlab)
       << "without a name, too";
@@ -130,7 +130,7 @@ TEST(EngineLoopParkingTest, AFullHostStillLetsSessionsChangePlacesAndRefusesNewO
       ASSERT_EQ(h.Generate(Greedy({2}, 1, name)).status(), absl::OkStatus()) << name;
     }
   }
-  EXPECT_EQ(h.loop->DeleteSession(Key("a")), absl::OkStatus());
+  EXPECT_EQ(h.loop->commands().Delete(Key("a")), absl::OkStatus());
   EXPECT_EQ(h.Generate(Greedy({1}, 1, "d")).status(), absl::OkStatus());
 }
 
@@ -169,22 +169,23 @@ TEST(EngineLoopParkingTest, CommandsWorkOnParkedSessions) {
   h.Generate(Greedy({1}, 2, "a"));
   h.Generate(Greedy({1}, 2, "b"));
   ASSERT_EQ(ResidenceOf(h, "a"), Residence::kParked);
-  EXPECT_EQ(h.loop->CreateSession(Key("new"), absl::ZeroDuration())->residence, Residence::kParked)
+  EXPECT_EQ(h.loop->commands().Create(Key("new"), absl::ZeroDuration())->residence,
+            Residence::kParked)
       << "no slab is free";
-  EXPECT_EQ(h.loop->ForkSession(Key("a"), Key("of_a"), absl::ZeroDuration())->residence,
+  EXPECT_EQ(h.loop->commands().Fork(Key("a"), Key("of_a"), absl::ZeroDuration())->residence,
             Residence::kParked);
-  EXPECT_EQ(h.loop->ForkSession(Key("b"), Key("of_b"), absl::ZeroDuration())->residence,
+  EXPECT_EQ(h.loop->commands().Fork(Key("b"), Key("of_b"), absl::ZeroDuration())->residence,
             Residence::kParked)
       << "of one with a slab";
-  EXPECT_EQ(h.loop->DeleteSession(Key("b")), absl::OkStatus());
-  EXPECT_EQ(h.loop->ForkSession(Key("a"), Key("in_a_slab"), absl::ZeroDuration())->residence,
+  EXPECT_EQ(h.loop->commands().Delete(Key("b")), absl::OkStatus());
+  EXPECT_EQ(h.loop->commands().Fork(Key("a"), Key("in_a_slab"), absl::ZeroDuration())->residence,
             Residence::kResident);
   for (const char* name : {"a", "of_a", "of_b", "in_a_slab"}) {
     EXPECT_EQ(h.Generate(Greedy({2}, 2, name)).tokens.at(0), Alone({{1}, {2}}, 2)) << name;
   }
   EXPECT_EQ(h.Generate(Greedy({1}, 2, "new")).tokens.at(0), Alone({{1}}, 2));
   for (const SessionInfo& info : ListSessions(*h.loop, "", "")) {
-    EXPECT_EQ(h.loop->DeleteSession(info.key), absl::OkStatus());
+    EXPECT_EQ(h.loop->commands().Delete(info.key), absl::OkStatus());
   }
   EXPECT_EQ(h.pool->used_slots(), 0);
   EXPECT_EQ(h.host->free_pages(), h.host->pages());
@@ -197,7 +198,7 @@ TEST(EngineLoopParkingTest, WhatMovesCanBeDeletedAndExpires) {
   auto b = h.Submit(Greedy({1}, 2, "b")).value();
   h.Turn();
   ASSERT_EQ(ResidenceOf(h, "a"), Residence::kLeaving);
-  EXPECT_EQ(h.loop->DeleteSession(Key("a")), absl::OkStatus());
+  EXPECT_EQ(h.loop->commands().Delete(Key("a")), absl::OkStatus());
   EXPECT_EQ(h.Finish(*b).status(), absl::OkStatus());
   Request request = Greedy({1}, 1, "c");
   request.session_ttl = absl::Seconds(1);
@@ -209,7 +210,7 @@ TEST(EngineLoopParkingTest, WhatMovesCanBeDeletedAndExpires) {
   ASSERT_EQ(ResidenceOf(h, "c"), Residence::kParked);
   h.clock.Advance(absl::Seconds(2));
   h.TurnUntilQuiet();
-  EXPECT_EQ(ReasonOf(h.loop->GetSession(Key("c")).status()), kReasonNoSession);
+  EXPECT_EQ(ReasonOf(h.loop->commands().Get(Key("c")).status()), kReasonNoSession);
   EXPECT_EQ(h.host->free_pages(), h.host->pages());
 }
 

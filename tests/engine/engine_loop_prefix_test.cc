@@ -136,7 +136,7 @@ TEST(EngineLoopPrefixTest, AWaitingRequestThatIsCancelledHasItsStartAndFedNothin
   const Answer cancelled = h.Finish(*second);
   EXPECT_TRUE(cancelled.start.has_value());
   EXPECT_EQ(cancelled.last.usage.fed_tokens, 0);
-  EXPECT_FALSE(h.loop->GetSession({"", "named"}).ok()) << "it never came to be";
+  EXPECT_FALSE(h.loop->commands().Get({"", "named"}).ok()) << "it never came to be";
   EXPECT_EQ(h.Finish(*first).status(), absl::OkStatus());
 }
 
@@ -290,7 +290,7 @@ TEST(EngineLoopPrefixTest, MessagesEndsAndMarksAreKept) {
 TEST(EngineLoopPrefixTest, NamedSessionsBeginSoAndGoOnAsEver) {
   LoopHarness h(PrefixOptions());
   h.Generate(Greedy(Prompt(100, 5, 0), 1));
-  ASSERT_EQ(h.loop->CreateSession({"", "created"}, absl::ZeroDuration()).status(),
+  ASSERT_EQ(h.loop->commands().Create({"", "created"}, absl::ZeroDuration()).status(),
             absl::OkStatus());
   for (const char* name : {"new", "created"}) {
     const Answer first = h.Generate(Greedy(Prompt(100, 5, 1), 4, name));

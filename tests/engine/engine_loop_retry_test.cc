@@ -45,7 +45,7 @@ TEST(EngineLoopRetryTest, ARepeatedKeyReplaysTheAnswerAndFeedsNothing) {
   EXPECT_EQ(again.tokens, first.tokens);
   EXPECT_EQ(again.last.seed, first.last.seed);
   EXPECT_EQ(h.stats.prompt_tokens.value() + h.stats.generated_tokens.value(), fed);
-  EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 8);
+  EXPECT_EQ(h.loop->commands().Get(Key("s"))->position, 8);
 }
 
 // An answer that is sent again claims no session that has ended, nor another one of its name.
@@ -59,12 +59,12 @@ TEST(EngineLoopRetryTest, AReplaySaysThatItsSessionIsGone) {
   EXPECT_EQ(h.Generate(Greedy({3}, 2, "s")).status(), absl::OkStatus());
   EXPECT_FALSE(h.Generate(request).last.session_gone) << "the session only went on";
 
-  ASSERT_EQ(h.loop->DeleteSession(Key("s")), absl::OkStatus());
+  ASSERT_EQ(h.loop->commands().Delete(Key("s")), absl::OkStatus());
   const Answer again = h.Generate(request);
   EXPECT_TRUE(again.last.replayed);
   EXPECT_TRUE(again.last.session_gone);
   EXPECT_EQ(again.tokens, first.tokens);
-  ASSERT_TRUE(h.loop->CreateSession(Key("s"), absl::Seconds(5)).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("s"), absl::Seconds(5)).ok());
   EXPECT_TRUE(h.Generate(request).last.session_gone) << "this is another one";
 
   Request nameless = Greedy({1, 2}, 6);
@@ -90,10 +90,10 @@ TEST(EngineLoopRetryTest, ABrokenKeyHasNoPositionInASessionThatIsGone) {
   for (int turn = 0; turn < 5; ++turn) h.Turn();
   cut->Cancel();
   h.TurnUntilQuiet();
-  const int64_t position = h.loop->GetSession(Key("s"))->position;
+  const int64_t position = h.loop->commands().Get(Key("s"))->position;
   EXPECT_GT(position, 0);
   EXPECT_EQ(PositionOf(h.Generate(request).status()), position);
-  ASSERT_EQ(h.loop->DeleteSession(Key("s")), absl::OkStatus());
+  ASSERT_EQ(h.loop->commands().Delete(Key("s")), absl::OkStatus());
   const Answer again = h.Generate(request);
   EXPECT_EQ(ReasonOf(again.status()), kReasonKeyBroken);
   EXPECT_EQ(PositionOf(again.status()), 0);
@@ -122,7 +122,7 @@ TEST(EngineLoopRetryTest, AKeyOfARunningRequestIsAnsweredAsThatGoesOn) {
   EXPECT_FALSE(early.last.session_gone);
   EXPECT_EQ(early.last.session_position, answer.last.session_position);
   EXPECT_EQ(h.Finish(*third).tokens, answer.tokens);
-  EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 21) << "fed once";
+  EXPECT_EQ(h.loop->commands().Get(Key("s"))->position, 21) << "fed once";
   EXPECT_EQ(h.stats.replayed.value(), 2);
   EXPECT_EQ(h.stats.requests_waiting.value(), 0);
 }
@@ -139,7 +139,7 @@ TEST(EngineLoopRetryTest, WhoRepeatsARequestTakesItOverWhenItsClientLeaves) {
   const Answer answer = h.Finish(*second);
   EXPECT_EQ(answer.status(), absl::OkStatus());
   EXPECT_EQ(answer.tokens[0].size(), 20u);
-  EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 21);
+  EXPECT_EQ(h.loop->commands().Get(Key("s"))->position, 21);
 }
 
 TEST(EngineLoopRetryTest, WhenAllHaveLeftTheRequestEnds) {
@@ -154,7 +154,7 @@ TEST(EngineLoopRetryTest, WhenAllHaveLeftTheRequestEnds) {
   h.Turn();
   second.reset();
   h.TurnUntilQuiet();
-  EXPECT_LT(h.loop->GetSession(Key("s"))->position, 20);
+  EXPECT_LT(h.loop->commands().Get(Key("s"))->position, 20);
   EXPECT_EQ(ReasonOf(h.Generate(request).status()), kReasonKeyBroken);
 }
 
@@ -174,7 +174,7 @@ TEST(EngineLoopRetryTest, ADetachedTurnIsFetchedWhileItRunsAndAfterwards) {
   const Answer fetched = h.Generate(request);
   EXPECT_EQ(fetched.tokens[0].size(), 30u);
   EXPECT_EQ(h.Generate(request).tokens, fetched.tokens);
-  EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 31);
+  EXPECT_EQ(h.loop->commands().Get(Key("s"))->position, 31);
 }
 
 TEST(EngineLoopRetryTest, WhoFollowsARequestThatFeedsNothingRunsItself) {
@@ -279,11 +279,11 @@ TEST(EngineLoopRetryTest, AFailingStepEndsItsRowsAndSparesTheOthers) {
   const Answer failed = h.Finish(*hit);
   EXPECT_TRUE(absl::IsInternal(failed.status()));
   EXPECT_THAT(std::string(failed.status().message()), HasSubstr("ECC"));
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("hit")).status())) << "it is spoilt";
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get(Key("hit")).status())) << "it is spoilt";
   EXPECT_FALSE(h.loop->health().ok());
   EXPECT_TRUE(absl::IsUnavailable(h.Submit(Greedy({1}, 1)).status()));
   EXPECT_EQ(h.Finish(*paused).tokens[0].size(), 50);
-  EXPECT_EQ(h.loop->GetSession(Key("idle"))->position, 4);
+  EXPECT_EQ(h.loop->commands().Get(Key("idle"))->position, 4);
   EXPECT_EQ(h.loop->CheckIntegrity(), absl::OkStatus());
 }
 

@@ -133,30 +133,30 @@ Answer Await(LoopHarness& h, const std::function<void(std::function<void(const A
 
 absl::StatusOr<SessionInfo> Rewind(LoopHarness& h, const std::string& name, RewindTarget to) {
   return Await<absl::StatusOr<SessionInfo>>(
-      h, [&](auto done) { h.loop->RewindSession(Key(name), to, done); });
+      h, [&](auto done) { h.loop->commands().Rewind(Key(name), to, done); });
 }
 
 absl::StatusOr<SessionInfo> ForkAt(LoopHarness& h, const std::string& name,
                                    const std::string& target, RewindTarget at) {
   return Await<absl::StatusOr<SessionInfo>>(h, [&](auto done) {
-    h.loop->ForkSessionAt(Key(name), Key(target), absl::ZeroDuration(), at, done);
+    h.loop->commands().ForkAt(Key(name), Key(target), absl::ZeroDuration(), at, done);
   });
 }
 
 absl::StatusOr<CheckpointInfo> Checkpoint(LoopHarness& h, const std::string& session,
                                           const std::string& name) {
   return Await<absl::StatusOr<CheckpointInfo>>(
-      h, [&](auto done) { h.loop->CreateCheckpoint(Key(session), name, done); });
+      h, [&](auto done) { h.loop->commands().CreateCheckpoint(Key(session), name, done); });
 }
 
 absl::Status DropCheckpoint(LoopHarness& h, const std::string& session, const std::string& name) {
   return Await<absl::Status>(
-      h, [&](auto done) { h.loop->DeleteCheckpoint(Key(session), name, done); });
+      h, [&](auto done) { h.loop->commands().DeleteCheckpoint(Key(session), name, done); });
 }
 
 absl::Status Delete(LoopHarness& h, const std::string& name) {
   return Await<absl::Status>(h, [&](auto done) {
-    const absl::Status status = h.loop->DeleteSession(Key(name), done);
+    const absl::Status status = h.loop->commands().Delete(Key(name), done);
     if (!status.ok()) done(status);
   });
 }
@@ -208,7 +208,7 @@ TEST(EngineLoopRewindTest, EveryPositionIsWhereASessionStoodThatWasFedNoMore) {
         const auto info = Rewind(*server, "s", {.position = position});
         ASSERT_EQ(info.status(), absl::OkStatus());
         EXPECT_EQ(info->position, position);
-        EXPECT_EQ(server->loop->GetSession(Key("s"))->position, position);
+        EXPECT_EQ(server->loop->commands().Get(Key("s"))->position, position);
         EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
         if (position % 2 == 0) continue;
         const Request next = Penalised({2}, 3, "s");
@@ -243,7 +243,7 @@ TEST(EngineLoopRewindTest, OtherPlacesAreRefusedAndNothingChanges) {
     server->Generate(Greedy({i, 1, 2, 3}, 2, "s"));
     server->TurnUntilStored();
   }
-  const int64_t end = server->loop->GetSession(Key("s"))->position;
+  const int64_t end = server->loop->commands().Get(Key("s"))->position;
   for (const int64_t position : {int64_t{-1}, int64_t{2}, end + 1}) {
     const absl::Status refused = Rewind(*server, "s", {.position = position}).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kOutOfRange);
@@ -254,11 +254,11 @@ TEST(EngineLoopRewindTest, OtherPlacesAreRefusedAndNothingChanges) {
     EXPECT_THAT(std::string(refused.message()), HasSubstr(absl::StrCat(" to ", end)));
   }
   EXPECT_EQ(ReasonOf(ForkAt(*server, "s", "f", {.position = 2}).status()), kReasonPositionGone);
-  EXPECT_TRUE(absl::IsNotFound(server->loop->GetSession(Key("f")).status()));
+  EXPECT_TRUE(absl::IsNotFound(server->loop->commands().Get(Key("f")).status()));
   EXPECT_EQ(ReasonOf(Rewind(*server, "s", {.checkpoint = "none"}).status()), kReasonNoCheckpoint);
   EXPECT_EQ(ReasonOf(Rewind(*server, "nobody", {.position = 0}).status()), kReasonNoSession);
   EXPECT_EQ(ReasonOf(ForkAt(*server, "s", "s", {.position = end}).status()), kReasonSessionExists);
-  EXPECT_EQ(server->loop->GetSession(Key("s"))->position, end);
+  EXPECT_EQ(server->loop->commands().Get(Key("s"))->position, end);
   // The newest snapshots lead somewhere all the same.
   EXPECT_EQ(Rewind(*server, "s", {.position = end - 2})->position, end - 2);
 }
@@ -341,7 +341,7 @@ TEST(EngineLoopRewindTest, RequestsOfWhatIsGoneRunAnew) {
     if (killed) server.Kill();
     ASSERT_EQ(Rewind(*server, "s", {.position = 4}).status(), absl::OkStatus());
     EXPECT_TRUE(server->Generate(first).start->replayed);
-    EXPECT_EQ(server->loop->GetSession(Key("s"))->position, 4);
+    EXPECT_EQ(server->loop->commands().Get(Key("s"))->position, 4);
     Request late = Greedy({3}, 1, "s");
     late.expected_position = 8;
     EXPECT_EQ(ReasonOf(server->Generate(late).status()), kReasonPosition);
@@ -362,7 +362,7 @@ TEST(EngineLoopRewindTest, WhatCannotBeMadeDurableHasNotHappened) {
   server.failing_->set_free_bytes(0);
   EXPECT_EQ(ReasonOf(Checkpoint(*server, "s", "c").status()), kReasonNotDurable);
   EXPECT_EQ(ReasonOf(ForkAt(*server, "s", "f", {.position = 1}).status()), kReasonNotDurable);
-  EXPECT_EQ(server->loop->GetSession(Key("s"))->residence, Residence::kResident);
+  EXPECT_EQ(server->loop->commands().Get(Key("s"))->residence, Residence::kResident);
   EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
   server.failing_->set_free_bytes(int64_t{1} << 40);
   EXPECT_EQ(server->Generate(Greedy({3}, 3, "s")).tokens.at(0), Alone({{1, 2}, {3}}, 3));
@@ -411,7 +411,7 @@ TEST(EngineLoopRewindTest, AFailedRequestCanBeSentAgain) {
   alone.Generate(Greedy({1}, 2, "s"));
   const Answer ended = alone.Generate(request);
   EXPECT_THAT(std::string(ended.status().message()), HasSubstr("; the session has ended"));
-  EXPECT_TRUE(absl::IsNotFound(alone.loop->GetSession(Key("s")).status()));
+  EXPECT_TRUE(absl::IsNotFound(alone.loop->commands().Get(Key("s")).status()));
 }
 
 // Turns that two pasts have in common, the second of which came from the first.
@@ -529,7 +529,7 @@ TEST(EngineLoopRewindTest, RandomHistoriesAreTheOracles) {
       }
       ASSERT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
       for (const auto& [other, its] : known) {
-        const auto info = server->loop->GetSession(Key(other));
+        const auto info = server->loop->commands().Get(Key(other));
         ASSERT_EQ(info.ok() ? info->position : 0, its.now().position()) << other;
       }
     }

@@ -31,7 +31,7 @@ TEST(EngineLoopStoreTest, ASessionGoesOnAfterAPowerLossAsIfNothingHadHappened) {
     ASSERT_EQ(server->Generate(Greedy({1, 2}, 3, "s")).status(), absl::OkStatus());
     ASSERT_EQ(server->Generate(Greedy({3}, 3, "s")).status(), absl::OkStatus());
     server.LosePower(seed);
-    const SessionInfo info = server->loop->GetSession(Key("s")).value();
+    const SessionInfo info = server->loop->commands().Get(Key("s")).value();
     EXPECT_EQ(info.position, 9);
     EXPECT_EQ(info.residence, Residence::kStored);
     EXPECT_EQ(server->pool->used_slots(), 0) << "listed without a slab";
@@ -62,7 +62,7 @@ TEST(EngineLoopStoreTest, TheLastEventWaitsForTheStore) {
   EXPECT_FALSE(seen_early);
   server.disk().before_change = nullptr;
   server.LosePower(3);
-  EXPECT_EQ(server->loop->GetSession(Key("s"))->position, 3);
+  EXPECT_EQ(server->loop->commands().Get(Key("s"))->position, 3);
 }
 
 TEST(EngineLoopStoreTest, OthersDecodeWhileATurnIsMadeDurable) {
@@ -200,7 +200,7 @@ TEST(EngineLoopStoreTest, ACancelledTurnCountsAsFarAsItWasFed) {
   const int64_t position = answer.last.session_position;
   EXPECT_GT(position, 4);
   server.LosePower(7);
-  EXPECT_EQ(server->loop->GetSession(Key("s"))->position, position);
+  EXPECT_EQ(server->loop->commands().Get(Key("s"))->position, position);
   const auto said = static_cast<int>(answer.tokens.at(0).size());
   LoopHarness whole;
   whole.Generate(Greedy({1, 2, 3}, said, "s"));
@@ -219,7 +219,7 @@ TEST(EngineLoopStoreTest, ATurnThatIsNotDurableHasNotHappened) {
   EXPECT_FALSE(server->loop->store_health().ok());
   EXPECT_EQ(server->Generate(Greedy({2}, 2, "new")).status().code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(absl::IsNotFound(server->loop->GetSession(Key("new")).status()));
+  EXPECT_TRUE(absl::IsNotFound(server->loop->commands().Get(Key("new")).status()));
   server.failing_->set_free_bytes(int64_t{1} << 40);
   const Answer answer = server->Generate(Greedy({3}, 2, "s"));
   EXPECT_EQ(answer.tokens.at(0), Alone({{1}, {3}}, 2)) << "as if it had never been sent";
@@ -240,7 +240,7 @@ TEST(EngineLoopStoreTest, KeysAreKnownAfterARestart) {
   EXPECT_EQ(again.tokens, first.tokens);
   EXPECT_EQ(again.logprobs.at(0).at(1).logprob, first.logprobs.at(0).at(1).logprob);
   EXPECT_EQ(again.last.session_position, first.last.session_position);
-  EXPECT_EQ(server->loop->GetSession(Key("s"))->position, 5) << "nothing was fed twice";
+  EXPECT_EQ(server->loop->commands().Get(Key("s"))->position, 5) << "nothing was fed twice";
   request.stop.max_tokens = 2;
   EXPECT_EQ(ReasonOf(server->Generate(request).status()), kReasonKeyReused);
 }
@@ -287,8 +287,8 @@ TEST(EngineLoopStoreTest, WhatWasNotDurableIsLostAloud) {
   EXPECT_TRUE(absl::IsDataLoss(refused.status()));
   EXPECT_EQ(ReasonOf(refused.status()), kReasonSessionLost);
   EXPECT_EQ(PositionOf(refused.status()), 3);
-  EXPECT_EQ(ReasonOf(server->loop->GetSession(Key("lost")).status()), kReasonSessionLost);
-  EXPECT_EQ(ReasonOf(server->loop->CreateSession(Key("lost"), absl::ZeroDuration()).status()),
+  EXPECT_EQ(ReasonOf(server->loop->commands().Get(Key("lost")).status()), kReasonSessionLost);
+  EXPECT_EQ(ReasonOf(server->loop->commands().Create(Key("lost"), absl::ZeroDuration()).status()),
             kReasonSessionLost);
   Request anew = Greedy({2}, 2, "lost");
   anew.replaces_lost = true;
@@ -322,7 +322,7 @@ TEST(EngineLoopStoreTest, ANameThatCannotBeStoredIsNotBegun) {
   ASSERT_EQ(server->Generate(Greedy({1}, 2, "known")).status(), absl::OkStatus());
   server.failing_->set_free_bytes(0);
   EXPECT_EQ(ReasonOf(server->Generate(Greedy({1}, 2, "new")).status()), kReasonNotDurable);
-  EXPECT_TRUE(absl::IsNotFound(server->loop->GetSession(Key("new")).status()));
+  EXPECT_TRUE(absl::IsNotFound(server->loop->commands().Get(Key("new")).status()));
   EXPECT_EQ(server->Generate(Greedy({2}, 2, "known")).tokens.at(0), Alone({{1}, {2}}, 2));
   server.failing_->set_free_bytes(int64_t{1} << 40);
   EXPECT_EQ(server->Generate(Greedy({2}, 2, "new")).tokens.at(0), Alone({{2}}, 2));
@@ -365,13 +365,13 @@ TEST(EngineLoopStoreTest, AFolderThatIsGoneIsUnavailableWhateverIsAsked) {
   };
   const absl::Status refused[] = {
       server->Generate(Greedy({2}, 2, "s")).status(),
-      run([&](auto done) { return server->loop->DeleteSession(Key("s"), done); }),
+      run([&](auto done) { return server->loop->commands().Delete(Key("s"), done); }),
       run([&](auto done) {
-        server->loop->RewindSession(Key("s"), {.position = 1}, status_of(done));
+        server->loop->commands().Rewind(Key("s"), {.position = 1}, status_of(done));
         return absl::OkStatus();
       }),
       run([&](auto done) {
-        server->loop->CreateCheckpoint(Key("s"), "c", status_of(done));
+        server->loop->commands().CreateCheckpoint(Key("s"), "c", status_of(done));
         return absl::OkStatus();
       }),
   };
@@ -409,7 +409,7 @@ TEST(EngineLoopStoreTest, AListTellsWhatAnOwnersSessionsTakeAndMay) {
   Server server(options);
   const auto page = [&](std::optional<std::string> owner, const std::string& prefix = "") {
     const SessionQuery query = {.owner = std::move(owner), .name_prefix = prefix};
-    return server->loop->PageOfSessions(server->loop->ListSessionsHere(query), query);
+    return server->loop->commands().PageOf(server->loop->commands().ListHere(query), query);
   };
   for (const char* name : {"s", "t"}) {
     ASSERT_EQ(server->Generate(Greedy({1, 2}, 3, name)).status(), absl::OkStatus());
@@ -468,7 +468,8 @@ TEST(EngineLoopStoreTest, ARepetitionWhoseRecordIsDamagedFeedsNothing) {
         ++refused;
         EXPECT_EQ(ReasonOf(again.status()), kReasonSessionLost) << again.status();
       }
-      EXPECT_EQ(server->loop->GetSession(Key("s"))->position, said.last.session_position) << which;
+      EXPECT_EQ(server->loop->commands().Get(Key("s"))->position, said.last.session_position)
+          << which;
     }
   }
   EXPECT_GT(refused, 0);
@@ -484,13 +485,13 @@ TEST(EngineLoopStoreTest, ASessionThatMayHaveBeenFartherSaysSoBeforeItGoesOn) {
   server.CutWal(end);
   for (const bool restarted : {false, true}) {
     if (restarted) server.Kill();
-    EXPECT_EQ(server->loop->GetSession(Key("silent"))->may_have_been_at, 5);
+    EXPECT_EQ(server->loop->commands().Get(Key("silent"))->may_have_been_at, 5);
     const absl::Status refused = server->Generate(Greedy({4}, 3, "silent")).status();
     EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
     EXPECT_EQ(ReasonOf(refused), kReasonSessionLost);
     EXPECT_EQ(PositionOf(refused), 5);
   }
-  EXPECT_EQ(server->loop->GetSession(Key("silent"))->position, 5);
+  EXPECT_EQ(server->loop->commands().Get(Key("silent"))->position, 5);
   Request request = Greedy({4}, 3, "elsewhere");
   request.expected_position = 9;
   EXPECT_EQ(ReasonOf(server->Generate(request).status()), kReasonPosition);
@@ -551,38 +552,40 @@ TEST(EngineLoopStoreTest, CommandsAreDurableBeforeTheyAreAnswered) {
   };
   const auto create = [&](const std::string& name) {
     return run([&](auto done) {
-      return server->loop->CreateSession(Key(name), absl::InfiniteDuration(), done).status();
+      return server->loop->commands().Create(Key(name), absl::InfiniteDuration(), done).status();
     });
   };
   ASSERT_EQ(create("empty"), absl::OkStatus());
   ASSERT_EQ(server->Generate(Greedy({1}, 2, "s")).status(), absl::OkStatus());
   ASSERT_EQ(run([&](auto done) {
-              return server->loop->ForkSession(Key("s"), Key("fork"), absl::ZeroDuration(), done)
+              return server->loop->commands()
+                  .Fork(Key("s"), Key("fork"), absl::ZeroDuration(), done)
                   .status();
             }),
             absl::OkStatus());
   ASSERT_EQ(create("gone"), absl::OkStatus());
-  ASSERT_EQ(run([&](auto done) { return server->loop->DeleteSession(Key("gone"), done); }),
+  ASSERT_EQ(run([&](auto done) { return server->loop->commands().Delete(Key("gone"), done); }),
             absl::OkStatus());
   server.LosePower(11);
-  EXPECT_EQ(server->loop->GetSession(Key("empty"))->ttl, absl::InfiniteDuration());
-  EXPECT_TRUE(absl::IsNotFound(server->loop->GetSession(Key("gone")).status()));
+  EXPECT_EQ(server->loop->commands().Get(Key("empty"))->ttl, absl::InfiniteDuration());
+  EXPECT_TRUE(absl::IsNotFound(server->loop->commands().Get(Key("gone")).status()));
   EXPECT_EQ(server->Generate(Greedy({2}, 2, "empty")).tokens.at(0), Alone({{2}}, 2));
   EXPECT_EQ(server->Generate(Greedy({2}, 2, "fork")).tokens.at(0), Alone({{1}, {2}}, 2));
   // Of sessions that have no slab.
   server.LosePower(12);
   ASSERT_EQ(run([&](auto done) {
-              return server->loop->ForkSession(Key("s"), Key("again"), absl::ZeroDuration(), done)
+              return server->loop->commands()
+                  .Fork(Key("s"), Key("again"), absl::ZeroDuration(), done)
                   .status();
             }),
             absl::OkStatus());
-  ASSERT_EQ(run([&](auto done) { return server->loop->DeleteSession(Key("fork"), done); }),
+  ASSERT_EQ(run([&](auto done) { return server->loop->commands().Delete(Key("fork"), done); }),
             absl::OkStatus());
   EXPECT_EQ(server->pool->used_slots(), 0);
   EXPECT_EQ(server->Generate(Greedy({2}, 2, "again")).tokens.at(0), Alone({{1}, {2}}, 2));
   server.failing_->set_free_bytes(0);
   EXPECT_EQ(ReasonOf(create("full")), kReasonNotDurable);
-  EXPECT_TRUE(absl::IsNotFound(server->loop->GetSession(Key("full")).status()));
+  EXPECT_TRUE(absl::IsNotFound(server->loop->commands().Get(Key("full")).status()));
   EXPECT_EQ(server->loop->CheckIntegrity(), absl::OkStatus());
 }
 
@@ -595,12 +598,12 @@ TEST(EngineLoopStoreTest, TheTimeToLiveParksAndRetentionDeletes) {
   server->clock.Advance(absl::Seconds(11));
   server->TurnUntilStored();
   EXPECT_EQ(server->pool->used_slots(), 0);
-  EXPECT_EQ(server->loop->GetSession(Key("s"))->residence, Residence::kStored);
+  EXPECT_EQ(server->loop->commands().Get(Key("s"))->residence, Residence::kStored);
   EXPECT_EQ(server->Generate(Greedy({2}, 2, "s")).tokens.at(0), Alone({{1}, {2}}, 2));
   server->clock.Advance(absl::Hours(2));
   server->TurnUntilStored();
   server->TurnUntilStored();
-  EXPECT_TRUE(absl::IsNotFound(server->loop->GetSession(Key("s")).status()));
+  EXPECT_TRUE(absl::IsNotFound(server->loop->commands().Get(Key("s")).status()));
   EXPECT_EQ(server.snapshots(), 0) << "nothing is left of it";
 }
 
@@ -731,7 +734,7 @@ TEST(EngineLoopStoreTest, WorkOnASessionWaitsForItsSlab) {
   std::optional<Residence> found;
   server->loop->OnSession(Key("s"), [&](const absl::Status& status) {
     ASSERT_EQ(status, absl::OkStatus());
-    found = server->loop->GetSession(Key("s"))->residence;
+    found = server->loop->commands().Get(Key("s"))->residence;
   });
   EXPECT_FALSE(found.has_value());
   for (int turn = 0; turn < 1000 && !found.has_value(); ++turn) server->Turn();
@@ -759,7 +762,7 @@ TEST(EngineLoopStoreTest, WorkThatNeedsTheLogWaitsForThatToo) {
         Key("s"), [&](const absl::Status& status, std::span<const int32_t> tokens) {
           ASSERT_EQ(status, absl::OkStatus());
           logged.emplace(tokens.begin(), tokens.end());
-          EXPECT_EQ(server->loop->GetSession(Key("s"))->residence, Residence::kResident);
+          EXPECT_EQ(server->loop->commands().Get(Key("s"))->residence, Residence::kResident);
         });
     EXPECT_FALSE(logged.has_value()) << "on this thread";
     EXPECT_EQ(ReasonOf(server->Generate(Greedy({4}, 2, "s")).status()), kReasonSessionBusy);
@@ -784,11 +787,11 @@ TEST(EngineLoopStoreTest, ARequestThatLeavesWhileItsSessionComesLeavesItWhole) {
   for (int turns = 0; turns < 6; ++turns) {
     auto stream = server->Submit(Greedy({4}, 2, "s")).value();
     for (int turn = 0; turn < turns; ++turn) server->Turn();
-    const bool done = server->loop->GetSession(Key("s"))->position > 8;
+    const bool done = server->loop->commands().Get(Key("s"))->position > 8;
     stream->Cancel();
     server->Finish(*stream);
     if (done) break;
-    EXPECT_EQ(server->loop->GetSession(Key("s"))->position, 8);
+    EXPECT_EQ(server->loop->commands().Get(Key("s"))->position, 8);
     server->TurnUntilStored();
   }
   server.Kill();

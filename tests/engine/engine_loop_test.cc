@@ -76,7 +76,7 @@ TEST(EngineLoopTest, AnEmptyPromptGoesOnFromThePendingToken) {
 TEST(EngineLoopTest, AnEmptyPromptWithoutAPendingTokenIsRefused) {
   LoopHarness h;
   EXPECT_EQ(FieldOf(h.Generate(Greedy({}, 3, "new")).status()), "text");
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("new")).status()));
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get(Key("new")).status()));
   // All was fed, nothing sampled.
   const Answer fed = h.Generate(Greedy({1, 2}, 0, "s"));
   EXPECT_EQ(fed.status(), absl::OkStatus());
@@ -131,7 +131,7 @@ TEST(EngineLoopTest, AReadingThatThereIsNotIsRefusedWhereItIsNeeded) {
 TEST(EngineLoopTest, AForkGoesItsOwnWayFromTheSamePlace) {
   LoopHarness h;
   h.Generate(Greedy({1, 2, 3}, 2, "parent"));
-  const auto info = h.loop->ForkSession(Key("parent"), Key("child"), absl::ZeroDuration());
+  const auto info = h.loop->commands().Fork(Key("parent"), Key("child"), absl::ZeroDuration());
   ASSERT_TRUE(info.ok()) << info.status();
   EXPECT_EQ(info->position, 5);
   EXPECT_TRUE(info->has_pending_token);
@@ -148,7 +148,7 @@ TEST(EngineLoopTest, PenaltiesSeeTheHistoryThatWasForked) {
   request.sampling.repetition_penalty = 3;
   request.sampling.frequency_penalty = 2;
   h.Generate(request);
-  ASSERT_TRUE(h.loop->ForkSession(Key("a"), Key("b"), absl::ZeroDuration()).ok());
+  ASSERT_TRUE(h.loop->commands().Fork(Key("a"), Key("b"), absl::ZeroDuration()).ok());
   request.prompt = {};
   const Answer a = h.Generate(request);
   request.session.name = "b";
@@ -322,7 +322,7 @@ TEST(EngineLoopTest, WhatWasDrawnComesBeforeAnEndThatComesBetweenSteps) {
     EXPECT_TRUE(absl::IsCancelled(answer.status()));
     EXPECT_EQ(answer.tokens.at(0), want);
     EXPECT_EQ(answer.last.session_position, 1 + c.tokens);
-    EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 1 + c.tokens);
+    EXPECT_EQ(h.loop->commands().Get(Key("s"))->position, 1 + c.tokens);
     h.TurnUntilQuiet();
   }
 }

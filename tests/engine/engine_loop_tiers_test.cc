@@ -113,8 +113,8 @@ TEST_F(TiersTest, APlaceIsKeptFreeWhileSessionsComeAndGo) {
   EXPECT_EQ(h_->pool->free_slots(), 1);
   Tell(0);  // comes into that one
   EXPECT_EQ(h_->pool->free_slots(), 1);
-  EXPECT_EQ(h_->loop->GetSession({"", "s1"})->residence, Residence::kParked);
-  EXPECT_EQ(h_->loop->GetSession({"", "s2"})->residence, Residence::kParked);
+  EXPECT_EQ(h_->loop->commands().Get({"", "s1"})->residence, Residence::kParked);
+  EXPECT_EQ(h_->loop->commands().Get({"", "s2"})->residence, Residence::kParked);
   h_->clock.Advance(absl::Minutes(1));
   Tell(options.slots + 1);
   EXPECT_EQ(h_->pool->free_slots(), 0) << "that was enough for it";
@@ -144,7 +144,7 @@ TEST_F(TiersTest, ManyGoOnAsIfEachHadAPlaceWhateverTheirOrder) {
     ASSERT_EQ(h_->loop->CheckIntegrity(), absl::OkStatus());
     if (turn % 17 == 0) {
       const std::string gone = absl::StrCat("s", (session + 1) % 12);
-      if (h_->loop->DeleteSession({"", gone}).ok()) prompts.erase((session + 1) % 12);
+      if (h_->loop->commands().Delete({"", gone}).ok()) prompts.erase((session + 1) % 12);
       h_->TurnUntilStored();
     }
   }
@@ -168,8 +168,8 @@ TEST_F(TiersTest, AHostThatIsFullStaysSoWhileTheDiskIs) {
   LoopHarness alone;
   alone.Generate(Greedy({1}, 2, "s"));
   const Answer expected = alone.Generate(Greedy({3}, 2, "s"));
-  EXPECT_EQ(h_->loop->GetSession({"", "s2"})->position,
-            alone.loop->GetSession({"", "s"})->position);
+  EXPECT_EQ(h_->loop->commands().Get({"", "s2"})->position,
+            alone.loop->commands().Get({"", "s"})->position);
 }
 
 TEST_F(TiersTest, PagesListThoseThatAreHereAndThoseInTheStoreOnceEach) {
@@ -189,7 +189,8 @@ TEST_F(TiersTest, PagesListThoseThatAreHereAndThoseInTheStoreOnceEach) {
   const auto pages = [&](SessionQuery query) {
     std::vector<std::string> listed;
     for (bool more = true; more;) {
-      const SessionPage page = h_->loop->PageOfSessions(h_->loop->ListSessionsHere(query), query);
+      const SessionPage page =
+          h_->loop->commands().PageOf(h_->loop->commands().ListHere(query), query);
       EXPECT_LE(page.sessions.size(), query.limit);
       for (const SessionInfo& info : page.sessions) listed.push_back(info.key.name);
       more = page.has_more;
@@ -207,13 +208,13 @@ TEST_F(TiersTest, PagesListThoseThatAreHereAndThoseInTheStoreOnceEach) {
   }
   EXPECT_TRUE(pages({.owner = "other", .limit = 3}).empty());
   const auto total = [&](const SessionQuery& query) {
-    return h_->loop->PageOfSessions(h_->loop->ListSessionsHere(query), query).total;
+    return h_->loop->commands().PageOf(h_->loop->commands().ListHere(query), query).total;
   };
   EXPECT_EQ(total({.limit = 3}), 22u);
   EXPECT_EQ(total({.owner = "", .name_prefix = "s1", .limit = 3}), 10u);
   EXPECT_EQ(total({.name_prefix = "s1", .limit = 3}), 10u);
   // One that is just being deleted is not there any more.
-  ASSERT_EQ(h_->loop->DeleteSession({"", "s12"}), absl::OkStatus());
+  ASSERT_EQ(h_->loop->commands().Delete({"", "s12"}), absl::OkStatus());
   EXPECT_EQ(total({.owner = "", .limit = 3}), 21u);
   EXPECT_EQ(pages({.owner = "", .limit = 4}).size(), 21u);
 }
@@ -229,7 +230,7 @@ TEST_F(TiersTest, ADateThatIsSetDeletesNobodyAtOnce) {
     h_->TurnUntilStored();
     h_->clock.Advance(absl::Minutes(30));
     h_->TurnUntilStored();
-    EXPECT_EQ(h_->loop->GetSession({"", "s0"}).status(), absl::OkStatus()) << jump;
+    EXPECT_EQ(h_->loop->commands().Get({"", "s0"}).status(), absl::OkStatus()) << jump;
     EXPECT_EQ(Where(), "d") << "its time to live has not passed";
   }
   // In use by the date as it is now, it is that old only when it is.
@@ -237,7 +238,7 @@ TEST_F(TiersTest, ADateThatIsSetDeletesNobodyAtOnce) {
   h_->clock.Advance(absl::Hours(25));
   h_->TurnUntilStored();
   h_->TurnUntilStored();
-  EXPECT_TRUE(absl::IsNotFound(h_->loop->GetSession({"", "s0"}).status()));
+  EXPECT_TRUE(absl::IsNotFound(h_->loop->commands().Get({"", "s0"}).status()));
 }
 
 TEST_F(TiersTest, ADateThatStaysSetIsBelievedAfterAnHour) {
@@ -250,7 +251,7 @@ TEST_F(TiersTest, ADateThatStaysSetIsBelievedAfterAnHour) {
   h_->clock.Advance(absl::Minutes(61));
   h_->TurnUntilStored();
   h_->TurnUntilStored();
-  EXPECT_TRUE(absl::IsNotFound(h_->loop->GetSession({"", "s0"}).status()));
+  EXPECT_TRUE(absl::IsNotFound(h_->loop->commands().Get({"", "s0"}).status()));
 }
 
 TEST_F(TiersTest, SessionsOfAnotherModelAreShownAndLeftAlone) {
@@ -285,14 +286,14 @@ TEST_F(TiersTest, SessionsOfAnotherModelAreShownAndLeftAlone) {
   EXPECT_EQ(Where().size(), 4u) << "not one is too old";
   // Their owner may delete one all the same.
   std::optional<absl::Status> deleted;
-  ASSERT_EQ(h_->loop->DeleteSession(Key("s0"), [&](const absl::Status& s) { deleted = s; }),
+  ASSERT_EQ(h_->loop->commands().Delete(Key("s0"), [&](const absl::Status& s) { deleted = s; }),
             absl::OkStatus());
   while (!deleted.has_value()) h_->Turn();
   EXPECT_EQ(*deleted, absl::OkStatus());
 
   Start(options);
   EXPECT_EQ(h_->Generate(Greedy({5}, 2, "s1")).last.session_position, 6);
-  EXPECT_TRUE(absl::IsNotFound(h_->loop->GetSession(Key("s0")).status()));
+  EXPECT_TRUE(absl::IsNotFound(h_->loop->commands().Get(Key("s0")).status()));
 }
 
 }  // namespace

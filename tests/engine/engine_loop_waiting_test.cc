@@ -37,16 +37,16 @@ TEST(EngineLoopWaitingTest, WhereIdleSessionsHoldEverySlabARequestIsRefusedWithT
   HarnessOptions options;
   options.slots = 2;
   LoopHarness h(options);
-  ASSERT_TRUE(h.loop->CreateSession(Key("a"), absl::Seconds(20)).ok());
-  ASSERT_TRUE(h.loop->CreateSession(Key("b"), absl::InfiniteDuration()).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("a"), absl::Seconds(20)).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("b"), absl::InfiniteDuration()).ok());
   const Answer refused = h.Generate(Greedy({1}, 1));
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
   EXPECT_EQ(ReasonOf(refused.status()), kReasonNoFreeSlab);
   EXPECT_EQ(RetryAfterOf(refused.status()), absl::Seconds(20));
-  EXPECT_TRUE(
-      absl::IsResourceExhausted(h.loop->CreateSession(Key("c"), absl::ZeroDuration()).status()));
   EXPECT_TRUE(absl::IsResourceExhausted(
-      h.loop->ForkSession(Key("a"), Key("c"), absl::ZeroDuration()).status()));
+      h.loop->commands().Create(Key("c"), absl::ZeroDuration()).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      h.loop->commands().Fork(Key("a"), Key("c"), absl::ZeroDuration()).status()));
   EXPECT_EQ(h.Generate(Greedy({1}, 1, "a")).status(), absl::OkStatus()) << "has its slab";
   h.clock.Advance(absl::Seconds(30));
   EXPECT_EQ(h.Generate(Greedy({1}, 1)).status(), absl::OkStatus()) << "a has expired";
@@ -145,7 +145,7 @@ TEST(EngineLoopWaitingTest, AFullQueueIsRefusedWithAHint) {
   options.slots = 2;
   options.engine.max_queued_requests = 2;
   LoopHarness h(options);
-  ASSERT_TRUE(h.loop->CreateSession(Key("has-a-slab"), absl::InfiniteDuration()).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("has-a-slab"), absl::InfiniteDuration()).ok());
   auto running = h.Submit(Greedy({1}, 20)).value();
   h.Turn();
   auto a = h.Submit(Greedy({1}, 1)).value(), b = h.Submit(Greedy({1}, 1)).value();
@@ -209,7 +209,7 @@ TEST(EngineLoopWaitingTest, AQueueForRowsIsFullToo) {
 
 TEST(EngineLoopWaitingTest, NobodyOvertakesWhoWaitsForRows) {
   LoopHarness h(FewRows(4));
-  ASSERT_TRUE(h.loop->CreateSession(Key("has-a-slab"), absl::InfiniteDuration()).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("has-a-slab"), absl::InfiniteDuration()).ok());
   auto first = h.Submit(Greedy({1}, 10)).value();
   h.Turn();
   Request large = Greedy({2}, 5);
@@ -266,11 +266,11 @@ TEST(EngineLoopWaitingTest, NewSessionsLeaveTheSlabsThatWaitingRequestsWillNeed)
   auto waiting = h.Submit(Greedy({1}, 5)).value();
   h.Turn();
   EXPECT_EQ(h.stats.slabs_used.value(), 1);
-  EXPECT_TRUE(h.loop->CreateSession(Key("a"), absl::ZeroDuration()).ok());
-  const absl::Status taken = h.loop->CreateSession(Key("b"), absl::ZeroDuration()).status();
+  EXPECT_TRUE(h.loop->commands().Create(Key("a"), absl::ZeroDuration()).ok());
+  const absl::Status taken = h.loop->commands().Create(Key("b"), absl::ZeroDuration()).status();
   EXPECT_EQ(ReasonOf(taken), kReasonNoFreeSlab) << taken;
   EXPECT_EQ(h.Finish(*waiting).status(), absl::OkStatus());
-  EXPECT_TRUE(h.loop->CreateSession(Key("b"), absl::ZeroDuration()).ok());
+  EXPECT_TRUE(h.loop->commands().Create(Key("b"), absl::ZeroDuration()).ok());
 }
 
 // --- Busy sessions ---
@@ -290,71 +290,71 @@ TEST(EngineLoopWaitingTest, ABusySessionIsNeitherDeletedNorForked) {
   LoopHarness h;
   auto stream = h.Submit(Greedy({1}, 5, "s")).value();
   h.Turn();
-  EXPECT_TRUE(absl::IsFailedPrecondition(h.loop->DeleteSession(Key("s"))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(h.loop->commands().Delete(Key("s"))));
   EXPECT_TRUE(absl::IsFailedPrecondition(
-      h.loop->ForkSession(Key("s"), Key("t"), absl::ZeroDuration()).status()));
-  EXPECT_TRUE(h.loop->GetSession(Key("s"))->busy);
+      h.loop->commands().Fork(Key("s"), Key("t"), absl::ZeroDuration()).status()));
+  EXPECT_TRUE(h.loop->commands().Get(Key("s"))->busy);
   h.Finish(*stream);
-  EXPECT_FALSE(h.loop->GetSession(Key("s"))->busy);
-  EXPECT_EQ(h.loop->DeleteSession(Key("s")), absl::OkStatus());
-  EXPECT_TRUE(absl::IsNotFound(h.loop->DeleteSession(Key("s"))));
+  EXPECT_FALSE(h.loop->commands().Get(Key("s"))->busy);
+  EXPECT_EQ(h.loop->commands().Delete(Key("s")), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Delete(Key("s"))));
 }
 
 TEST(EngineLoopWaitingTest, CommandsCheckNamesAndExistence) {
   LoopHarness h;
-  EXPECT_EQ(FieldOf(h.loop->CreateSession(Key("a b"), absl::ZeroDuration()).status()), "name");
-  EXPECT_EQ(FieldOf(h.loop->GetSession(Key("")).status()), "name");
-  ASSERT_TRUE(h.loop->CreateSession(Key("a"), absl::ZeroDuration()).ok());
+  EXPECT_EQ(FieldOf(h.loop->commands().Create(Key("a b"), absl::ZeroDuration()).status()), "name");
+  EXPECT_EQ(FieldOf(h.loop->commands().Get(Key("")).status()), "name");
+  ASSERT_TRUE(h.loop->commands().Create(Key("a"), absl::ZeroDuration()).ok());
   EXPECT_TRUE(
-      absl::IsAlreadyExists(h.loop->CreateSession(Key("a"), absl::ZeroDuration()).status()));
+      absl::IsAlreadyExists(h.loop->commands().Create(Key("a"), absl::ZeroDuration()).status()));
   EXPECT_TRUE(
-      absl::IsNotFound(h.loop->ForkSession(Key("b"), Key("c"), absl::ZeroDuration()).status()));
+      absl::IsNotFound(h.loop->commands().Fork(Key("b"), Key("c"), absl::ZeroDuration()).status()));
 }
 
 // --- Time ---
 
 TEST(EngineLoopWaitingTest, IdleSessionsExpireAndUseKeepsThemAlive) {
   LoopHarness h;
-  ASSERT_TRUE(h.loop->CreateSession(Key("s"), absl::Seconds(10)).ok());
-  ASSERT_TRUE(h.loop->CreateSession(Key("for-ever"), absl::InfiniteDuration()).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("s"), absl::Seconds(10)).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("for-ever"), absl::InfiniteDuration()).ok());
   h.clock.Advance(absl::Seconds(9));
   h.Generate(Greedy({1}, 1, "s"));
   h.clock.Advance(absl::Seconds(9));
   h.Turn();
-  EXPECT_TRUE(h.loop->GetSession(Key("s")).ok());
+  EXPECT_TRUE(h.loop->commands().Get(Key("s")).ok());
   h.clock.Advance(absl::Seconds(2));
   h.Turn();
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("s")).status()));
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get(Key("s")).status()));
   h.clock.Advance(absl::Hours(100'000));
   h.Turn();
-  EXPECT_TRUE(h.loop->GetSession(Key("for-ever")).ok());
+  EXPECT_TRUE(h.loop->commands().Get(Key("for-ever")).ok());
   EXPECT_EQ(h.pool->used_slots(), 1);
 }
 
 TEST(EngineLoopWaitingTest, ARequestGivesAnExistingSessionItsTimeToLive) {
   LoopHarness h;
-  ASSERT_TRUE(h.loop->CreateSession(Key("s"), absl::Seconds(10)).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("s"), absl::Seconds(10)).ok());
   Request longer = Greedy({1}, 1, "s");
   longer.session_ttl = absl::Seconds(100);
   h.Generate(longer);
-  EXPECT_EQ(h.loop->GetSession(Key("s"))->ttl, absl::Seconds(100));
+  EXPECT_EQ(h.loop->commands().Get(Key("s"))->ttl, absl::Seconds(100));
   h.Generate(Greedy({1}, 1, "s"));  // says nothing of it
   h.clock.Advance(absl::Seconds(99));
   h.Turn();
-  EXPECT_TRUE(h.loop->GetSession(Key("s")).ok());
+  EXPECT_TRUE(h.loop->commands().Get(Key("s")).ok());
   h.clock.Advance(absl::Seconds(2));
   h.Turn();
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("s")).status()));
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get(Key("s")).status()));
 }
 
 TEST(EngineLoopWaitingTest, ARefusedRequestLeavesTheTimeToLive) {
   LoopHarness h;
-  ASSERT_TRUE(h.loop->CreateSession(Key("s"), absl::Seconds(10)).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("s"), absl::Seconds(10)).ok());
   Request request = Greedy({1}, 1, "s");
   request.session_ttl = absl::Seconds(100);
   request.expected_position = 7;
   EXPECT_FALSE(h.Generate(request).status().ok());
-  EXPECT_EQ(h.loop->GetSession(Key("s"))->ttl, absl::Seconds(10));
+  EXPECT_EQ(h.loop->commands().Get(Key("s"))->ttl, absl::Seconds(10));
 }
 
 TEST(EngineLoopWaitingTest, AWaitingRequestExpiresBeforeItCostsAStep) {
@@ -374,7 +374,7 @@ TEST(EngineLoopWaitingTest, AWaitingRequestExpiresBeforeItCostsAStep) {
   EXPECT_EQ(h.stats.finished_by(FinishReason::kDeadline).value(), 1);
   EXPECT_FALSE(answer.start.has_value());
   EXPECT_EQ(answer.last.usage.fed_tokens, 0);
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("late")).status()));
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get(Key("late")).status()));
 }
 
 TEST(EngineLoopWaitingTest, ARunningRequestThatExpiresKeepsExactlyWhatWasFed) {
@@ -429,8 +429,8 @@ TEST(EngineLoopWaitingTest, DroppingTheStreamCancelsUnlessDetached) {
   detached.detached = true;
   (void)h.Submit(detached).value();
   h.TurnUntilQuiet();
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("gone")).status())) << "nothing was fed";
-  EXPECT_EQ(h.loop->GetSession(Key("stays"))->position, 31);
+  EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get(Key("gone")).status())) << "nothing was fed";
+  EXPECT_EQ(h.loop->commands().Get(Key("stays"))->position, 31);
   EXPECT_EQ(h.stats.requests_running.value(), 0);
 }
 

@@ -111,15 +111,15 @@ TEST(EngineStatsTest, WhoHasTheLastEventFindsItsRequestEndedInAllNumbers) {
 
 TEST(EngineStatsTest, ACommandIsCountedBeforeItsAnswer) {
   LoopHarness h;
-  ASSERT_TRUE(h.loop->CreateSession(Key("a"), absl::ZeroDuration()).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("a"), absl::ZeroDuration()).ok());
   EXPECT_EQ(h.stats.sessions.value(), 1);
   EXPECT_EQ(h.stats.slabs_used.value(), 1);
-  ASSERT_TRUE(h.loop->ForkSession(Key("a"), Key("b"), absl::ZeroDuration()).ok());
+  ASSERT_TRUE(h.loop->commands().Fork(Key("a"), Key("b"), absl::ZeroDuration()).ok());
   EXPECT_EQ(h.stats.sessions.value(), 2);
   EXPECT_EQ(h.stats.slabs_used.value(), 2);
   EXPECT_EQ(h.stats.slab_copy_bytes.value(), h.pool->copied_bytes());
   EXPECT_GT(h.pool->copied_bytes(), 0);
-  ASSERT_TRUE(h.loop->DeleteSession(Key("a")).ok());
+  ASSERT_TRUE(h.loop->commands().Delete(Key("a")).ok());
   EXPECT_EQ(h.stats.sessions.value(), 1);
   EXPECT_EQ(h.stats.slabs_used.value(), 1);
 }
@@ -128,9 +128,9 @@ TEST(EngineStatsTest, SessionsAreCountedFromTheirBeginningToEachKindOfEnd) {
   HarnessOptions options;
   options.poison_token = 7;
   LoopHarness h(options);
-  ASSERT_TRUE(h.loop->CreateSession(Key("deleted"), absl::ZeroDuration()).ok());
-  ASSERT_TRUE(h.loop->DeleteSession(Key("deleted")).ok());
-  ASSERT_TRUE(h.loop->CreateSession(Key("expires"), absl::Seconds(1)).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("deleted"), absl::ZeroDuration()).ok());
+  ASSERT_TRUE(h.loop->commands().Delete(Key("deleted")).ok());
+  ASSERT_TRUE(h.loop->commands().Create(Key("expires"), absl::Seconds(1)).ok());
   h.clock.Advance(absl::Seconds(2));
   EXPECT_FALSE(h.Generate(Greedy({7}, 2, "spoilt")).status().ok());
   EXPECT_EQ(h.stats.sessions_created.value(), 3);

@@ -169,7 +169,7 @@ void LoopHarness::TurnUntilQuiet() {
 std::vector<SessionInfo> ListSessions(EngineLoop& loop, const std::string& owner,
                                       const std::string& name_prefix) {
   const SessionQuery query = {.owner = owner, .name_prefix = name_prefix};
-  return loop.PageOfSessions(loop.ListSessionsHere(query), query).sessions;
+  return loop.commands().PageOf(loop.commands().ListHere(query), query).sessions;
 }
 
 Request Greedy(std::vector<int32_t> prompt, int max_tokens, std::string session) {

@@ -103,13 +103,13 @@ class Schedule {
     } else if (action < 86) {
       ScheduleEvent& event = Command(ScheduleEvent::kDelete);
       Post([&] {
-        event.status = h_.loop->DeleteSession({"", event.name});
+        event.status = h_.loop->commands().Delete({"", event.name});
         if (event.status.ok()) known_.erase(event.name);  // it did not vanish
       });
     } else if (action < 92) {
       ScheduleEvent& event = Command(ScheduleEvent::kCreate);
       Post([&] {
-        event.status = h_.loop->CreateSession({"", event.name}, absl::ZeroDuration()).status();
+        event.status = h_.loop->commands().Create({"", event.name}, absl::ZeroDuration()).status();
       });
     } else {
       h_.clock.Advance(absl::Milliseconds(Pick(1, 100)));
@@ -228,7 +228,7 @@ class Schedule {
     event.source = Name();
     Post([&] {
       const auto info =
-          h_.loop->ForkSession({"", event.source}, {"", event.name}, absl::ZeroDuration());
+          h_.loop->commands().Fork({"", event.source}, {"", event.name}, absl::ZeroDuration());
       event.status = info.status();
       if (info.ok()) event.position = info->position;
     });
@@ -322,7 +322,7 @@ class Schedule {
       }
     }
     for (const SessionInfo& info : ListSessions(*h_.loop, "", "")) {
-      EXPECT_EQ(h_.loop->DeleteSession(info.key), absl::OkStatus());
+      EXPECT_EQ(h_.loop->commands().Delete(info.key), absl::OkStatus());
     }
     EXPECT_EQ(h_.pool->used_slots(), 0) << "a slab leaked";
   }

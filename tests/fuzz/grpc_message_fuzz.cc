@@ -11,7 +11,7 @@
 #include "server/grpc/chat_conversion.h"
 #include "server/grpc/memory_conversion.h"
 #include "server/grpc/parse_error.h"
-#include "server/request_conversion.h"
+#include "server/requests/request_conversion.h"
 #include "tests/fuzz/request_fuzz.h"
 
 namespace mneme {

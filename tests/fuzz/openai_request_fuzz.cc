@@ -10,7 +10,7 @@
 #include "server/openai/chat_messages.h"
 #include "server/openai/json_body.h"
 #include "server/openai/openai_request.h"
-#include "server/request_conversion.h"
+#include "server/requests/request_conversion.h"
 #include "tests/fuzz/request_fuzz.h"
 
 namespace mneme {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "server/trace_context.h"
+#include "server/requests/trace_context.h"
 #include "tests/fuzz/bounds.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

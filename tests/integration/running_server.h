@@ -15,9 +15,9 @@
 #include "base/log.h"
 #include "clients/cpp/client.h"
 #include "server/config/config.h"
-#include "server/engine_access.h"
 #include "server/grpc/grpc_server.h"
 #include "server/load_model.h"
+#include "server/requests/engine_access.h"
 #include "server/security/security.h"
 
 namespace mneme {

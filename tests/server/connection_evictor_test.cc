@@ -1,5 +1,5 @@
 // Where files run out: whose connection ends, of those at several ports.
-#include "server/connection_evictor.h"
+#include "server/net/connection_evictor.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "server/listening_sockets.h"
+#include "server/net/listening_sockets.h"
 #include "tests/server/http/raw_http_client.h"
 
 namespace mneme {

@@ -1,4 +1,4 @@
-#include "server/executor.h"
+#include "server/requests/executor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Files that are read again, and one that does not come.
-#include "server/file_watch.h"
+#include "server/process/file_watch.h"
 
 #include <atomic>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "server/lanes.h"
+#include "server/requests/lanes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

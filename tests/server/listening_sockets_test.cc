@@ -1,5 +1,5 @@
 // Ports that are open at every address of a host.
-#include "server/listening_sockets.h"
+#include "server/net/listening_sockets.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/host_address.h"
+#include "server/net/host_address.h"
 
 namespace mneme {
 namespace {

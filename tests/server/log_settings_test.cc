@@ -1,5 +1,5 @@
 // SIGHUP changes some settings of the log, and leaves others.
-#include "server/log_settings.h"
+#include "server/process/log_settings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // How many connections fit into how many files.
-#include "server/process_limits.h"
+#include "server/process/process_limits.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

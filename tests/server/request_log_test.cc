@@ -1,5 +1,5 @@
 // The line for a request, and what it never holds.
-#include "server/request_log.h"
+#include "server/requests/request_log.h"
 
 #include <algorithm>
 #include <string>

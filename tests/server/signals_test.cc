@@ -1,12 +1,12 @@
 // Signals that come while nobody looks, each in a process of its own.
-#include "server/signals.h"
+#include "server/process/signals.h"
 
 #include <signal.h>
 #include <unistd.h>
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "server/exit_code.h"
+#include "server/process/exit_code.h"
 
 namespace mneme {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/text_encoder.h"
+#include "server/requests/text_encoder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // W3C trace context: what is taken over, and what is ignored.
-#include "server/trace_context.h"
+#include "server/requests/trace_context.h"
 
 #include <string>
 

@@ -1,5 +1,5 @@
 // An engine that takes its time, and one that never comes back.
-#include "server/watchdog.h"
+#include "server/process/watchdog.h"
 
 #include <string>
 

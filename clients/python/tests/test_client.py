@@ -115,7 +115,8 @@ def test_a_full_session_is_told_from_other_lengths(server, client):
     assert not completion.context_full
     full = client.generate("go", session="s")
     assert full.finish_reason is mneme.FinishReason.LENGTH
-    assert full.context_full and full.choices[0].context_full
+    assert full.context_full
+    assert full.choices[0].context_full
     chunks = [e for e in client.stream("go", session="s") if isinstance(e, mneme.Chunk)]
     assert [c.context_full for c in chunks] == [False, True]
 

@@ -35,7 +35,7 @@ def imported(name):
 
 @pytest.fixture(params=["blocking", "asyncio"])
 def call(request, server):
-    """call(use): what `use(sessions, client)` returns, or what awaiting that does."""
+    """A function of `use`: what `use(sessions, client)` returns, or what awaiting that does."""
 
     def blocking(use):
         with mneme.Client(server.target, retry=None) as client:

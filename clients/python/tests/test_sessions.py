@@ -22,9 +22,7 @@ def test_sessions(server, client):
     server.says(session("a", position=3, may_have_been_at=0))
     assert client.sessions.get("a").may_have_been_at == 0
     server.says(
-        session(
-            "a", max_context=16, context_full=True, residency=sessions_pb2.RESIDENCY_HOST
-        )
+        session("a", max_context=16, context_full=True, residency=sessions_pb2.RESIDENCY_HOST)
     )
     info = client.sessions.get("a")
     assert (info.max_context, info.context_full, info.residency) == (16, True, "host")

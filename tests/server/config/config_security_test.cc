@@ -6,7 +6,7 @@
 
 #include "server/config/config.h"
 #include "server/config/origins.h"
-#include "server/host_address.h"
+#include "server/net/host_address.h"
 #include "tests/server/config/config_input.h"
 
 namespace mneme {

@@ -16,7 +16,7 @@
 #include "server/chat/chat_template.h"
 #include "server/grpc/chat_conversion.h"
 #include "server/grpc/raw_messages.h"
-#include "server/request_conversion.h"
+#include "server/requests/request_conversion.h"
 #include "tests/server/fake_engine.h"
 #include "tests/support/allocation_counts.h"
 

@@ -14,8 +14,8 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "clients/cpp/client.h"
-#include "server/engine_access.h"
 #include "server/grpc/grpc_server.h"
+#include "server/requests/engine_access.h"
 #include "server/security/security.h"
 #include "tests/server/fake_engine.h"
 

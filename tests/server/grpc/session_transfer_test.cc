@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "clients/cpp/error_details.h"
 #include "mneme/v1/sessions.grpc.pb.h"
-#include "server/session_transfers.h"
+#include "server/requests/session_transfers.h"
 #include "tests/server/grpc/server_fixture.h"
 
 namespace mneme {

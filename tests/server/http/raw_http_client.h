@@ -15,7 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "server/host_address.h"
+#include "server/net/host_address.h"
 
 namespace mneme {
 

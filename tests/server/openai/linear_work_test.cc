@@ -15,7 +15,7 @@
 #include "server/openai/chat_messages.h"
 #include "server/openai/json_body.h"
 #include "server/openai/openai_request.h"
-#include "server/request_conversion.h"
+#include "server/requests/request_conversion.h"
 #include "tests/server/fake_engine.h"
 #include "tests/support/allocation_counts.h"
 

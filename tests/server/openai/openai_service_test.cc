@@ -19,7 +19,7 @@
 #include "server/http/http_error.h"
 #include "server/http/http_guard.h"
 #include "server/openai/session_routes.h"
-#include "server/session_transfers.h"
+#include "server/requests/session_transfers.h"
 #include "tests/server/fake_engine.h"
 #include "tests/server/http/raw_http_client.h"
 

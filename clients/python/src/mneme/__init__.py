@@ -9,9 +9,10 @@ with Client("127.0.0.1:50051") as client:
 """
 
 from mneme import errors, memory, types
-from mneme.aio import AsyncClient, AsyncSession, AsyncSessions, AsyncStream
+from mneme.aio import AsyncClient, AsyncStream
+from mneme.aio_sessions import AsyncSession, AsyncSessions
 from mneme.channel import tls_credentials
-from mneme.client import Client, Session, Sessions, Stream
+from mneme.client import Client, Stream
 from mneme.errors import *  # noqa: F403
 from mneme.memory import *  # noqa: F403
 from mneme.requests import (
@@ -26,6 +27,7 @@ from mneme.requests import (
     RequestOptions,
 )
 from mneme.retry import RetryPolicy
+from mneme.sessions import Session, Sessions
 from mneme.types import *  # noqa: F403
 
 __version__ = "0.1.0"

@@ -341,9 +341,7 @@ def memory_report_of(m: memory_pb2.InspectMemoryResponse) -> MemoryReport:
 
 def forgotten_engrams_of(m: memory_pb2.ForgetSegmentsResponse) -> ForgottenEngrams:
     """What was deleted, from its message."""
-    return ForgottenEngrams(
-        m.working, m.short_term, m.long_term, tuple(m.dropped_checkpoints)
-    )
+    return ForgottenEngrams(m.working, m.short_term, m.long_term, tuple(m.dropped_checkpoints))
 
 
 def memory_use_of(m: memory_pb2.MemoryUse) -> MemoryUse:

@@ -97,8 +97,8 @@ class RequestOptions(TypedDict, total=False):
     create_if_missing: Optional[bool]
     """False: the same as `must_exist`."""
     replace_lost: Optional[bool]
-    """A session that was lost (DataLoss, SESSION_LOST) is begun anew; one that may have lost its last
-    turns goes on with what is left, as it does where `expected_position` is what is there."""
+    """A session that was lost (DataLoss, SESSION_LOST) is begun anew; one that may have lost its
+    last turns goes on with what is left, as it does where `expected_position` is what is there."""
     memory_seed: Optional[int]
     """What a session that this request begins draws from as it recalls, of a model that draws at
     random (Memoria), 0 to 2**64 - 1; not given: the model's own. A session that exists must have
@@ -240,8 +240,8 @@ def chat_request(
         said = [messages]
     else:
         said = messages
-    for index, message in enumerate(said):
-        _add_message(request, f"messages[{index}]", message)
+    for number, message in enumerate(said):
+        _add_message(request, f"messages[{number}]", message)
     with filling("template_arguments", given.get("template_arguments")):
         if "template_arguments" in given:
             request.template_arguments.update(given["template_arguments"])
@@ -365,9 +365,9 @@ def classify_request(
         if value is not None:
             with filling(field, value):
                 setattr(request, field, value)
-    for index, document in enumerate(documents):
+    for number, document in enumerate(documents):
         added = request.documents.add()
-        with filling(f"documents[{index}]", document):
+        with filling(f"documents[{number}]", document):
             if isinstance(document, str):
                 added.text = document
             elif len(document) == 2 and all(isinstance(part, str) for part in document):
@@ -469,5 +469,5 @@ def _position(place: Any) -> int:
         )
     position = index(place)
     if not 0 <= position < 2**63:
-        raise invalid_field("position", f"{place!r}, expected 0, where every session begins, or more")
+        raise invalid_field("position", f"{place!r}, expected 0, where sessions begin, or more")
     return position

@@ -1,7 +1,0 @@
-#include "server/version.h"
-
-namespace mneme {
-
-absl::string_view ServerVersion() { return MNEME_VERSION; }
-
-}  // namespace mneme
