@@ -122,6 +122,7 @@ absl::StatusOr<std::vector<double>> ModelDriver::Step(std::span<const Row> rows,
                      .slabs = {pool_->slabs(), pool_->slab_bytes()},
                      .contexts = pool_->contexts(),
                      .routing = routing_,
+                     .observer = observer_,
                      .decode = &decode_};
   const TensorView logits = First(logits_, static_cast<int64_t>(wanted.size()));
   model_->Forward(ctx, upload(logit_tokens_, wanted), logits);

@@ -66,6 +66,7 @@ class ModelDriver {
   Backend& backend() { return *backend_; }
   const Model& model() const { return *model_; }
   void set_routing(RoutingObserver* routing) { routing_ = routing; }
+  void set_observer(LayerObserver* observer) { observer_ = observer; }
 
  private:
   ModelDriver(std::unique_ptr<Backend> backend, std::unique_ptr<Model> model, const Limits& limits)
@@ -84,6 +85,7 @@ class ModelDriver {
   Workspace workspace_ = Workspace::ForMeasuring();
   Tensor token_ids_, token_types_, row_offsets_, slots_, row_positions_, logit_tokens_, logits_;
   RoutingObserver* routing_ = nullptr;
+  LayerObserver* observer_ = nullptr;
 };
 
 }  // namespace mneme

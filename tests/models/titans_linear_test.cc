@@ -209,9 +209,9 @@ TEST(TitansLinearTest, LossesAndRatesThatAreToldAreTheRules) {
   const TestFolder folder;
   MakeFolder(LinearSpec("{}"), folder);
   const std::vector<int32_t> tokens = RandomTokens(40, kLinearVocab, /*seed=*/8);
-  LayerTape tape({"loss", "theta"});
-  const auto driver =
-      Drive(folder.path(), MakeReference(), {.slots = 1, .max_tokens = 64}, {.observer = &tape});
+  const auto driver = Drive(folder.path(), MakeReference(), {.slots = 1, .max_tokens = 64});
+  LayerTape tape({"loss", "theta"});  // whose memory is the driver's backend's
+  driver->set_observer(&tape);
   FeedSlot(*driver, 0, tokens);
   LinearTitans(PlainModel(folder.path()), tokens, [&](const std::vector<LinearMemory>& memories) {
     for (size_t layer = 0; layer < memories.size(); ++layer) {
