@@ -55,7 +55,8 @@ def _seconds(milliseconds: int) -> float:
 
 
 def _time(timestamp: Timestamp) -> datetime:
-    return timestamp.ToDatetime(tzinfo=timezone.utc)
+    time: datetime = timestamp.ToDatetime(tzinfo=timezone.utc)
+    return time
 
 
 def _logprobs(messages: Iterable[inference_pb2.TokenLogprob]) -> tuple[TokenLogprob, ...]:

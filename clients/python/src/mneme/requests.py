@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from operator import index
-from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union, cast
 
 from mneme.errors import filling, invalid_field
 from mneme.retry import RetryPolicy
@@ -371,9 +371,9 @@ def classify_request(
             if isinstance(document, str):
                 added.text = document
             elif len(document) == 2 and all(isinstance(part, str) for part in document):
-                added.text, added.text_pair = document
+                added.text, added.text_pair = cast("tuple[str, str]", document)
             else:
-                added.token_ids.ids.extend(document)
+                added.token_ids.ids.extend(cast("Sequence[int]", document))
     return request
 
 
@@ -405,10 +405,10 @@ def detokenize_request(
     )
 
 
-def _durability(value: Optional[str]) -> int:
+def _durability(value: Optional[str]) -> sessions_pb2.Durability:
     if value not in _DURABILITIES:
         raise ValueError(f'durability is {value!r}, expected "turn" or "none"')
-    return int(_DURABILITIES[value])
+    return _DURABILITIES[value]
 
 
 def create_session_request(
