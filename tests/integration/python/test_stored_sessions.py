@@ -292,7 +292,8 @@ def test_damage_shows_until_it_is_dealt_with(start, tmp_path):
 
 
 def test_a_session_in_doubt_is_listed_so(start, run, tmp_path):
-    flags = ("--session-dir", str(tmp_path / "sessions"))
+    # A snapshot of the second turn would lead to where it ended.
+    flags = ("--session-dir", str(tmp_path / "sessions"), "--snapshot-tokens", "0")
     server = start(*flags)
     client = server.client()
     client.generate([1, 2, 3], session="s", max_tokens=3)
