@@ -30,7 +30,7 @@ Request MakeRequest(const BenchEngine& bench, int seed, int prompt, int tokens, 
 
 using Streams = std::vector<std::unique_ptr<BenchStream>>;
 
-// Of prompts of `prompt` to `prompt` + `phases` - 1 tokens.
+// The prompts have `prompt` to `prompt` + `phases` - 1 tokens.
 absl::StatusOr<Streams> StartStreams(BenchEngine& bench, int count, int prompt, int tokens,
                                      bool sampled, int phases = 1) {
   Streams streams;

@@ -15,7 +15,7 @@
 
 namespace mneme {
 
-// By any thread but the loop's. RESOURCE_EXHAUSTED where too many commands wait already.
+// All threads but the loop's may call it. RESOURCE_EXHAUSTED where too many commands wait already.
 class LoopCalls {
  public:
   explicit LoopCalls(EngineLoop& loop) : loop_(loop) {}

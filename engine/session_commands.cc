@@ -186,8 +186,8 @@ absl::StatusOr<ForgottenEngrams> SessionCommands::ForgetSegments(const SessionKe
   return forgotten;
 }
 
-// What others have of the session from that position on: answers, and states behind its prompt. Of
-// those all go: what it was fed is not known when something else of it is forgotten.
+// Answers and states behind its prompt, kept elsewhere, go from that position on. Of the states all
+// go: what it was fed is not known when something else of it is forgotten.
 void SessionCommands::ForgetBeside(const Session& session, int64_t position,
                                    std::span<const int32_t> logged) {
   parts_.keys.ForgetAnswers(session.id, position);

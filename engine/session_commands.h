@@ -1,5 +1,5 @@
-// What is asked of sessions themselves, and not of the model: to be made, copied, told about, taken
-// back, forgotten.
+// Commands on sessions, which need nothing of the model: to make, copy, describe, rewind and delete
+// them, and to forget parts of their memory.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ class SessionCommands {
                                    absl::Duration ttl, Done done = SessionLog::IgnoreStatus);
   absl::Status Delete(const SessionKey& key, Done done = SessionLog::IgnoreStatus);
 
-  // Of these, `done` is called once, maybe at once, with the answer or an error, as Engine says.
+  // These call `done` once, maybe at once, with the answer or an error, as Engine says.
   void Rewind(const SessionKey& key, const RewindTarget& to, SessionManager::InfoDone done);
   void ForkAt(const SessionKey& source, const SessionKey& target, absl::Duration ttl,
               const RewindTarget& at, SessionManager::InfoDone done);
@@ -72,7 +72,7 @@ class SessionCommands {
   absl::StatusOr<SessionInfo> Import(const SessionKey& key, absl::Duration ttl,
                                      const SessionFacts& facts, StateCopy& state,
                                      Done done = SessionLog::IgnoreStatus);
-  // What is kept beside the state goes also where the engrams of these segments have died: going
+  // Copies kept beside the state go also where the engrams of these segments have died: going
   // back would bring them back. `logged`: all that the session was fed, where only its log says
   // that (EngineLoop::OnLoggedSession).
   absl::StatusOr<ForgottenEngrams> ForgetSegments(const SessionKey& key, int64_t first, int64_t end,

@@ -1,4 +1,4 @@
-// What is done to the memory of one session in its slab, between the steps that feed it.
+// Changes to the memory of one session in its slab, between the steps that feed it.
 #pragma once
 
 #include <cstdint>

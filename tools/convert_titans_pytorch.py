@@ -226,7 +226,7 @@ GATE_QUESTION = ("--neural-mem-gate-attn-output", yes_or_no, "neural_mem_gate_at
 
 
 def read_checkpoint(path: pathlib.Path):
-    """What torch.save wrote, of tensors and plain containers alone: nothing of it is run."""
+    """The contents of a file of torch.save, of tensors and plain containers alone: nothing of it is run."""
     import torch
 
     try:

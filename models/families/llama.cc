@@ -59,7 +59,7 @@ RopeScaling ReadScaling(ConfigReader& part, const char* type) {
   return scaling;
 }
 
-// What counts of a scaling, whichever object has it and however its type is spelled.
+// The part of a scaling that counts, whichever object has it and however its type is spelled.
 nlohmann::json Canonical(const RopeScaling& scaling) {
   if (scaling.kind == RopeScaling::Kind::kLinear) return {"linear", scaling.factor};
   return {"llama3", scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor,

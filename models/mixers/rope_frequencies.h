@@ -13,8 +13,9 @@ namespace mneme {
 // Each rounded once.
 std::vector<float> RopeFrequencies(double theta, int dim);
 
-// What makes heads turn slower, for sequences longer than those of the first training, which had
-// original_length = L tokens. With f the frequency of a pair, and n = f L / 2 pi its turns in L:
+// The scaling that makes heads turn slower, for sequences longer than those of the first training,
+// which had original_length = L tokens. With f the frequency of a pair, and n = f L / 2 pi its
+// turns in L:
 //   kLinear  f / factor
 //   kLlama3  f                        where n > high_freq_factor
 //            f / factor               where n < low_freq_factor

@@ -10,7 +10,7 @@
 namespace mneme {
 namespace {
 
-// What is divided by is this much more than what a step keeps: an error below that of an f32.
+// The divisor is this much more than the share that a step keeps: an error below that of an f32.
 constexpr float kLeastKeep = 1e-12f;
 
 // [heads, ...] of one tensor.
@@ -238,7 +238,7 @@ SurpriseArgs TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& stream
     ctx.kernels().NeuralMemory(DecayFirst(ctx, args));
     UndoDecay(ctx, args);
   } else {
-    // What a prefix leaves is what sessions begin with: nothing is held back of it.
+    // A prefix leaves the state that sessions begin with: nothing is held back of it.
     streams.Run(ctx, args, ctx.prepares ? HeldSteps{} : Held(ctx));
   }
   Tell(ctx, "loss", args.loss, config_.loss_scale);

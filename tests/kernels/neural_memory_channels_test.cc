@@ -35,7 +35,7 @@ class DiagonalMemory {
     }
   }
 
-  // What entry e reads.
+  // The answer to the query of entry e.
   Column Feed(int e) {
     const size_t row = static_cast<size_t>(e * p_.rule.heads) + head_;
     const Column q = Row(p_.q, row);

@@ -97,7 +97,7 @@ Vec Llama(const PlainModel& model, std::span<const int32_t> tokens) {
   return logits;
 }
 
-// Of a first training on so few tokens that the heads' pairs are of all three kinds.
+// The first training was on so few tokens that the heads' pairs are of all three kinds.
 constexpr const char* kLlama3 = R"({"rope_theta": 50.0, "rope_scaling": {"rope_type": "llama3",
   "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
   "original_max_position_embeddings": 48}})";

@@ -204,7 +204,7 @@ TEST(TitansLinearTest, IsTheGatedDeltaRuleWithMomentum) {
   }
 }
 
-// What those hear who look on: of the rule, not of the operation that it is computed as.
+// Reports of loss and rate are of the rule, not of the operation that it is computed as.
 TEST(TitansLinearTest, LossesAndRatesThatAreToldAreTheRules) {
   const TestFolder folder;
   MakeFolder(LinearSpec("{}"), folder);

@@ -344,7 +344,7 @@ class PlainTitansAttention {
   }
 
  private:
-  // By the frequencies that the checkpoint has, which are f32.
+  // Heads turn by the frequencies that the checkpoint has, which are f32.
   Vec Turned(const Vec& x, int64_t n) const {
     Vec y = x;
     for (size_t j = 0; j + 1 < x.size(); j += 2) {

@@ -13,7 +13,7 @@ import unittest
 from titans_pytorch_checkpoint import (STAND_IN, convert, make_model, read_tensors, state_dict,
                                        torch)
 
-# What the small network was made with, and no tensor tells.
+# Arguments that the small network was made with, and no tensor tells.
 ANSWERS = {"--segment-len": "7", "--neural-memory-segment-len": "4",
            "--neural-memory-batch-size": "12", "--sliding-window-attn": "yes", "--max-lr": "0.1",
            "--max-grad-norm": "none", "--spectral-norm-surprises": "no", "--hyper-connections": "mhc"}
@@ -85,7 +85,7 @@ class ConverterTest(unittest.TestCase):
                 self.assertEqual(re.findall(r"^  (--[a-z-]+) +\S", run.stderr, re.MULTILINE), [flag])
 
     def test_the_folder_is_read_by_mneme(self):
-        # What the memory's network was made as is in the file, and not what is trained.
+        # The file has the memory's network as it was made, and not as it is trained.
         decoy = {"layers.1.4.memory_model.model.weights.0": torch.zeros((16, 32))}
         path = self.save({**state_dict(self.tensors), **decoy})
         folder = self.work / "deeper" / "folder"

@@ -20,7 +20,7 @@ import torch
 
 
 def environment() -> dict:
-    """Of programs that need torch."""
+    """The environment of programs that need torch."""
     return {**os.environ, **({} if HAS_TORCH else {"PYTHONPATH": str(STAND_IN)})}
 
 

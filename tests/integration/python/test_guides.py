@@ -28,7 +28,7 @@ BLOCKS = re.compile(r"```sh\n(.*?)```\n(?:\n[^`\n]*:\n)?(?:\n```text\n(.*?)```)?
 
 
 def commands(block):
-    """Of a block: lines that end with a backslash go on."""
+    """The commands of a block: lines that end with a backslash go on."""
     return [line for line in block.replace("\\\n", " ").splitlines() if line.strip()]
 
 
@@ -117,7 +117,7 @@ def test_the_commands_of_a_guide_run(guide, reader):
     blocks = BLOCKS.findall((ROOT / "docs" / guide).read_text())
     assert blocks
     for block, shown in blocks:
-        # What is shown is the output of the block's first command that says anything.
+        # The output shown is that of the block's first command that says anything.
         waits_for_output = bool(shown)
         for command in commands(block):
             if command.startswith("pip install"):
@@ -136,7 +136,7 @@ def test_the_commands_of_a_guide_run(guide, reader):
 
 @pytest.fixture(scope="session")
 def all_help(bin_dir) -> str:
-    """What all programs say that they take."""
+    """All flags that the programs' help names."""
     commands_of_mneme = "generate chat classify session memory info admin tokenize bench".split()
     programs = [[bin_dir / "mneme", command] for command in commands_of_mneme]
     for name in ("mneme-server", "mneme-make-model", "mneme-inspect", "mneme-logits"):

@@ -150,7 +150,7 @@ class AsyncSession(SessionBase):
         histogram: Optional[HistogramView] = None,
         contiguity: Optional[ContiguityView] = None,
     ) -> MemoryReport:
-        """What its memory holds, for models whose memory consists of engrams."""
+        """The contents of its memory, for models whose memory consists of engrams."""
         return await self._client.sessions.inspect_memory(
             self.name, engrams=engrams, edges=edges, histogram=histogram, contiguity=contiguity
         )
@@ -218,7 +218,7 @@ class AsyncSessions:
         return session_page_of(await self._client._unary("list_sessions", request))
 
     async def usage(self) -> SessionUsage:
-        """What all sessions of the caller's key are and take, and what they may."""
+        """The number and bytes of all sessions of the caller's key, and their limits."""
         return (await self.list_page(page_size=1)).usage
 
     async def fork(
@@ -288,7 +288,7 @@ class AsyncSessions:
             file.close()
 
     async def export_bytes(self, name: str) -> bytes:
-        """What `export_file` writes."""
+        """The bytes that `export_file` writes."""
         return b"".join([piece async for piece in self._client._export(name)])
 
     async def import_file(
@@ -310,7 +310,7 @@ class AsyncSessions:
         histogram: Optional[HistogramView] = None,
         contiguity: Optional[ContiguityView] = None,
     ) -> MemoryReport:
-        """What the session's memory holds: a summary, and the views that are given.
+        """The contents of the session's memory: a summary, and the views that are given.
 
         For models whose memory consists of engrams; of others, and while a request uses the
         session, it raises an error.

@@ -150,7 +150,7 @@ class Session(SessionBase):
         histogram: Optional[HistogramView] = None,
         contiguity: Optional[ContiguityView] = None,
     ) -> MemoryReport:
-        """What its memory holds, for models whose memory consists of engrams."""
+        """The contents of its memory, for models whose memory consists of engrams."""
         return self._client.sessions.inspect_memory(
             self.name, engrams=engrams, edges=edges, histogram=histogram, contiguity=contiguity
         )
@@ -215,7 +215,7 @@ class Sessions:
         return session_page_of(self._client._unary("list_sessions", request))
 
     def usage(self) -> SessionUsage:
-        """What all sessions of the caller's key are and take, and what they may."""
+        """The number and bytes of all sessions of the caller's key, and their limits."""
         return self.list_page(page_size=1).usage
 
     def fork(
@@ -281,7 +281,7 @@ class Sessions:
             file.close()
 
     def export_bytes(self, name: str) -> bytes:
-        """What `export_file` writes."""
+        """The bytes that `export_file` writes."""
         return b"".join(self._client._export(name))
 
     def import_file(
@@ -303,7 +303,7 @@ class Sessions:
         histogram: Optional[HistogramView] = None,
         contiguity: Optional[ContiguityView] = None,
     ) -> MemoryReport:
-        """What the session's memory holds: a summary, and the views that are given.
+        """The contents of the session's memory: a summary, and the views that are given.
 
         For models whose memory consists of engrams; of others, and while a request uses the
         session, it raises an error.

@@ -1,4 +1,4 @@
-"""What tools/convert_titans_pytorch.py needs of PyTorch, for its tests where that is not installed:
+"""The parts that tools/convert_titans_pytorch.py needs of PyTorch, for its tests where that is not installed:
 tensors of float32 that are bytes and a shape, and files of them, which are read as the converter has
 to read those of a stranger: tensors and containers, nothing that runs."""
 
