@@ -69,24 +69,23 @@ TEST(FusedChecksDeathTest, Streams) {
 TEST(FusedChecksDeathTest, Mamba2) {
   const TensorView v = View({1, 2, 4}, DType::kF32, 16), decay = View({1, 2}, DType::kF32, 32);
   const TensorView flat = View({1, 8}, DType::kF32, 16);
-  const Mamba2StepArgs plain = {
-      .discretize = {.u = View({1, 2, 4}),
-                     .dt = View({1, 2}),
-                     .dt_bias = View({2}),
-                     .a = View({2}),
-                     .log_decay = decay,
-                     .v = v},
-      .memory = {.rule = {.decay = MatrixRule::Decay::kHead,
-                          .correction = MatrixRule::Correction::kNone},
-                 .q = View({1, 1, 8}),
-                 .k = View({1, 1, 8}),
-                 .v = v,
-                 .log_decay = decay,
-                 .segments = OneToken(),
-                 .state = State(),
-                 .out = v},
-      .skip = {.x = View({1, 8}), .scale = View({8}), .y = flat},
-      .gate = {}};
+  const Mamba2StepArgs plain = {.discretize = {.u = View({1, 2, 4}),
+                                               .dt = View({1, 2}),
+                                               .dt_bias = View({2}),
+                                               .a = View({2}),
+                                               .log_decay = decay,
+                                               .v = v},
+                                .memory = {.rule = {.decay = MatrixRule::Decay::kHead,
+                                                    .correction = MatrixRule::Correction::kNone},
+                                           .q = View({1, 1, 8}),
+                                           .k = View({1, 1, 8}),
+                                           .v = v,
+                                           .log_decay = decay,
+                                           .segments = OneToken(),
+                                           .state = State(),
+                                           .out = v},
+                                .skip = {.x = View({1, 8}), .scale = View({8}), .y = flat},
+                                .gate = {}};
   Check(plain, kTypes);
   Mamba2StepArgs args = plain;
   args.memory.segments.longest = 2;
@@ -136,8 +135,7 @@ TEST(FusedChecksDeathTest, Settling) {
   matrices.state = {};
   EXPECT_DEATH(Check(matrices, kTypes), "state is unset");
 
-  SettleNetworkArgs networks = {
-      .slots = View({2}, DType::kI32), .heads = 2, .dim = 4, .hidden = 8};
+  SettleNetworkArgs networks = {.slots = View({2}, DType::kI32), .heads = 2, .dim = 4, .hidden = 8};
   EXPECT_DEATH(Check(networks, kTypes), "steps that are held back");
   networks.held = {.capacity = 7, .numbers = State(), .vectors = {}};
   EXPECT_DEATH(Check(networks, kTypes), "held.vectors is unset");
