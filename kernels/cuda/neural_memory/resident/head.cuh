@@ -75,7 +75,7 @@ struct Params {
   const float* answer_gate;
   ReadOutput gated;
   // Segments of tokens that end no step, in sessions that have begun, are left to others; of steps
-  // of one token, segments of one.
+  // of one token and of those that are read ahead, segments of one.
   bool only_steps;
   Copy weights, momenta, anchors;
   StateView pending_k, pending_v, pending_rate;

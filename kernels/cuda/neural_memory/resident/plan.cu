@@ -6,6 +6,7 @@
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/neural_memory/held.h"
 #include "kernels/cuda/neural_memory/resident/held.cuh"
+#include "kernels/cuda/neural_memory/resident/held_ahead.h"
 #include "kernels/cuda/neural_memory/resident/resident.h"
 
 namespace mneme::cuda::neural_memory::resident {
@@ -352,11 +353,19 @@ bool SetOutput(const NeuralMemoryOutputArgs& args, HeldLayer& layer) {
 
 bool TakesHeld(const Device& device, const HeldMemoryArgs& args) {
   const NeuralMemoryArgs& memory = args.memory;
-  return MakePlan(device, memory, /*blocks=*/0, UnitsOf(memory)).blocks != 0 &&
-         HeldPlan(device, args).blocks != 0;
+  if (MakePlan(device, memory, /*blocks=*/0, UnitsOf(memory)).blocks == 0) return false;
+  if (memory.read == Read::kAhead) {
+    return TakesHeldAhead(args) && AreAligned(args.held.numbers, args.held.vectors);
+  }
+  return HeldPlan(device, args).blocks != 0;
 }
 
 void LaunchHeld(Device& device, const HeldMemoryArgs& args, bool early) {
+  if (args.memory.read == Read::kAhead) {
+    Params p = MakeParams(args.memory, {.blocks = 1, .tokens = 1});
+    p.early = early;
+    return LaunchHeldAhead(device, p, args);
+  }
   const Plan plan = HeldPlan(device, args);
   Params p = MakeParams(args.memory, plan);
   p.early = early;
@@ -377,6 +386,7 @@ void LaunchLonger(Device& device, const NeuralMemoryArgs& args) {
   const Plan plan = MakePlan(device, args, /*blocks=*/0, UnitsOf(args));
   Params p = MakeParams(args, plan);
   p.only_steps = true;
+  if (args.read == Read::kAhead) return LaunchReadAhead(device, plan, p);
   LaunchOneTokenSteps(device, plan, p);
 }
 
