@@ -24,9 +24,7 @@ void ExpectSet(const StateView& view, const char* name) {
   CHECK(view.base != nullptr) << name << " is unset";
 }
 
-void ExpectSlots(const TensorView& slots) {
-  Expect(slots, DType::kI32, {slots.shape[0]}, "slots");
-}
+void ExpectSlots(const TensorView& slots) { Expect(slots, DType::kI32, {slots.shape[0]}, "slots"); }
 
 }  // namespace
 
