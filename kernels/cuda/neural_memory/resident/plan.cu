@@ -393,9 +393,12 @@ void LaunchLonger(Device& device, const NeuralMemoryArgs& args) {
 bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
   const NeuralMemoryArgs& memory = args.memory;
   if (!TakesManySteps(memory)) return false;
-  // Of single tokens, mostly one of as many as a step has ends one.
+  // Of single tokens, mostly one of as many as a step has ends one. Beside a few longer segments
+  // they are still most of the work.
   const bool single = memory.segments.longest == 1;
-  const int64_t units = std::max<int64_t>(UnitsOf(memory) / (single ? memory.step : 1), 1);
+  const bool mostly_single = single || memory.q.shape[0] <= 2 * int64_t{memory.segments.count};
+  const int64_t ending = UnitsOf(memory) / memory.step * (single ? 1 : 2);
+  const int64_t units = mostly_single ? std::max<int64_t>(ending, 1) : UnitsOf(memory);
   const Plan plan = MakePlan(device, memory, /*blocks=*/0, units);
   if (plan.blocks == 0) return false;
   Params p = MakeParams(memory, plan);
@@ -403,7 +406,7 @@ bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
   p.answer_gate = args.gate.as<const float>();
   p.gated = {args.y.data, args.y.dtype == DType::kBF16};
   p.early = args.settled;
-  p.only_steps = single && LaunchSingleTokens(device, p);
+  p.only_steps = mostly_single && LaunchSingleTokens(device, p);
   LaunchSeveralTokenSteps(device, plan, p);
   return true;
 }
