@@ -16,7 +16,8 @@ HeldMemoryDone HeldMemory(Device& device, const HeldMemoryArgs& args) {
   }
   bool launched = false;
   if (!args.streams.empty() &&
-      !matrix_memory::LaunchStreams(device, args.streams, memory.segments, &launched)) {
+      !matrix_memory::LaunchStreams(device, args.streams, memory.segments, &launched,
+                                    args.settled)) {
     return HeldMemoryDone::kNothing;
   }
   if (!any) return HeldMemoryDone::kMemory;
