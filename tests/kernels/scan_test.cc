@@ -270,7 +270,8 @@ TEST_P(ScanTest, SingleEntriesOfManyChannelsMatchReference) {
   }
   const ScanResult all = few.Run(*backend_), one = first.Run(*backend_);
   EXPECT_THAT(one.y, HasSameBits({all.y.begin(), all.y.begin() + few.channels}));
-  EXPECT_THAT(one.states, HasSameBits({all.states.begin(), all.states.begin() + one.states.size()}));
+  EXPECT_THAT(one.states,
+              HasSameBits({all.states.begin(), all.states.begin() + one.states.size()}));
 }
 
 // Steps from nothing to what forgets all at once, and gates that are shut or wide open.

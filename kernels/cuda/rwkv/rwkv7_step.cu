@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 1)
   }
 }
 
-// Heads of 64, rows in pairs (rules/pairs.cuh): the block's first warp makes the gates and the others
-// the values, while the matrix comes.
+// Heads of 64, rows in pairs (rules/pairs.cuh): the block's first warp makes the gates and the
+// others the values, while the matrix comes.
 template <typename T, typename Shape, typename Y>
 __global__ void __launch_bounds__(Shape::kWarps* kWarp, Shape::kMultiprocessorBlocks)
     PairStepKernel(const __grid_constant__ StepProblem p, Y* y) {
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(Shape::kWarps* kWarp, Shape::kMultiprocessorBl
     float own_c[kSize], own_e[kSize];
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      const Gates gates = GatesOf(decay[i] + decay_bias[i], rate[i] + rate_bias[i], own_k[i],
-                                  k_k[i], k_a[i], norm);
+      const Gates gates =
+          GatesOf(decay[i] + decay_bias[i], rate[i] + rate_bias[i], own_k[i], k_k[i], k_a[i], norm);
       decay[i] = gates.log_decay;
       own_c[i] = gates.c;
       own_e[i] = gates.e;
@@ -291,12 +291,12 @@ bool Rwkv7LayerStep(Device& device, const Rwkv7LayerStepArgs& layer) {
   };
   const auto launch_for = [&]<typename Y>(Y*) {
     if (rules::GoesInPairs(p.memory, state)) {
-      rules::WithPairShape(
-          rules::PlanDecode(device, p.memory, blocks, state), [&]<typename Shape>(Shape) {
-            launch(state == DType::kF32 ? PairStepKernel<float, Shape, Y>
-                                        : PairStepKernel<__half, Shape, Y>,
-                   Shape::kWarps * kWarp);
-          });
+      rules::WithPairShape(rules::PlanDecode(device, p.memory, blocks, state),
+                           [&]<typename Shape>(Shape) {
+                             launch(state == DType::kF32 ? PairStepKernel<float, Shape, Y>
+                                                         : PairStepKernel<__half, Shape, Y>,
+                                    Shape::kWarps * kWarp);
+                           });
     } else if (dim == 64) {
       launch(StepKernel<int8_t, 64, Y>, kThreads);
     } else {

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) NarrowKernel(const __grid_constant__
 // memory, that of the next ones while one is worked on: registers, and the cache in front of them,
 // have no room for as much as has to be on its way.
 constexpr int kTile = 4 * kWarp;
-static_assert(kTile == kThreads);  // a thread finishes a channel
+static_assert(kTile == kThreads);                         // a thread finishes a channel
 constexpr int kStages = 3, kBlocks = 6, kBlocksOnce = 4;  // of a multiprocessor
 
 struct alignas(16) Stage {
@@ -127,8 +127,7 @@ __global__ void __launch_bounds__(kThreads, kOnce ? kBlocksOnce : kBlocks)
   // Each thread copies what it reads of the state.
   const auto fill = [&](const Segment& segment, Stage& stage) {
     if (exists) {
-      const float* const state =
-          MemoryAt<float>(p.state, segment.slot, segment.memory) + channel;
+      const float* const state = MemoryAt<float>(p.state, segment.slot, segment.memory) + channel;
 #pragma unroll
       for (int j = 0; j < kHeld; ++j) {
         const int n = slice + j * kSlices;
@@ -147,8 +146,7 @@ __global__ void __launch_bounds__(kThreads, kOnce ? kBlocksOnce : kBlocks)
     const int n = lane % kFewStates;
     if (slice == 3 && n < p.states) {
       const int64_t from = int64_t{segment.first} * p.states + n;
-      lane < kFewStates ? CopyAsync4(&stage.b[n], p.b + from)
-                        : CopyAsync4(&stage.c[n], p.c + from);
+      lane < kFewStates ? CopyAsync4(&stage.b[n], p.b + from) : CopyAsync4(&stage.c[n], p.c + from);
     }
   };
   const auto take = [&](const Segment& segment, const Stage& stage) {

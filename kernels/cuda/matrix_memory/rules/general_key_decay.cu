@@ -35,8 +35,7 @@ __global__ void __launch_bounds__(Shape::kWarps* kWarp, Shape::kMultiprocessorBl
 #pragma unroll
   for (int r = 0; r < Shape::kRounds; ++r) v[r] = from[r * Rows::kRows];
   token.Finish();
-  float* const out =
-      p.out + (int64_t{piece.first} * p.heads + piece.head) * p.value_dim + rows.row;
+  float* const out = p.out + (int64_t{piece.first} * p.heads + piece.head) * p.value_dim + rows.row;
   Rows::ForRounds([&](auto round) {
     const float y = p.scale * rows.template Take<round>(token, v[round]);
     if (Rows::Finishes()) out[round * Rows::kRows] = y;
