@@ -1,10 +1,8 @@
 // One token: a block has a tile of channels, each of its four warps a slice of their states, whole
 // rows of the state at a time, and the slices' sums meet in shared memory.
 #include <algorithm>
-#include <cstdlib>
 
 #include "kernels/cuda/common/async_copy.cuh"
-#include "kernels/cuda/common/copy_once.cuh"
 #include "kernels/cuda/common/lanes.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/scan/launch.h"
@@ -111,7 +109,7 @@ struct alignas(16) Stage {
 };
 
 // kOnce: as many blocks as tiles of all segments.
-template <bool kOnce, bool kHint, typename Y>
+template <bool kOnce, typename Y>
 __global__ void __launch_bounds__(kThreads, kOnce ? kBlocksOnce : kBlocks)
     WideKernel(const __grid_constant__ ScanParams p) {
   __shared__ Stage stages[kOnce ? 1 : kStages];
@@ -132,11 +130,7 @@ __global__ void __launch_bounds__(kThreads, kOnce ? kBlocksOnce : kBlocks)
       for (int j = 0; j < kHeld; ++j) {
         const int n = slice + j * kSlices;
         if (segment.fresh != 0 || n >= p.states) continue;
-        if constexpr (kHint) {
-          CopyOnce16(&stage.state[n][lane * 4], state + int64_t{n} * p.channels);
-        } else {
-          CopyAsync16(&stage.state[n][lane * 4], state + int64_t{n} * p.channels);
-        }
+        CopyAsync16(&stage.state[n][lane * 4], state + int64_t{n} * p.channels);
       }
       const int64_t row = int64_t{segment.first} * p.channels + channel;
       if (slice == 0) CopyAsync16(&stage.u[lane * 4], p.u + row);
@@ -230,10 +224,10 @@ void LaunchNarrow(Device& device, ScanParams p, DType output) {
                     kThreads, 0, 1, p);
 }
 
-template <bool kOnce, bool kHint>
+template <bool kOnce>
 void LaunchWide(Device& device, const ScanParams& p, DType output, int segments) {
-  const auto kernel = output == DType::kBF16 ? WideKernel<kOnce, kHint, __nv_bfloat16>
-                                             : WideKernel<kOnce, kHint, float>;
+  const auto kernel =
+      output == DType::kBF16 ? WideKernel<kOnce, __nv_bfloat16> : WideKernel<kOnce, float>;
   LaunchOverlapping(device, "step of a selective scan", kernel, segments * p.tiles, kThreads, 0, 1,
                     p);
 }
@@ -243,15 +237,11 @@ void LaunchWide(Device& device, const ScanParams& p, DType output, int segments)
 void LaunchStep(Device& device, ScanParams p, DType output, bool in_fours) {
   p.tiles = TilesOf(p.channels, kTile);
   const int count = p.segments.count, at_once = device.multiprocessors() / p.tiles;
-  static const bool hint = std::getenv("MNEME_HINT") != nullptr;
   // Narrow tiles where wide ones would leave multiprocessors without one.
   if (!in_fours || count < 2 * at_once) return LaunchNarrow(device, p, output);
-  if (count <= kBlocksOnce * at_once)
-    return hint ? LaunchWide<true, true>(device, p, output, count)
-                : LaunchWide<true, false>(device, p, output, count);
-  const int blocks = std::clamp(kBlocks * device.multiprocessors() / p.tiles, 1, count);
-  hint ? LaunchWide<false, true>(device, p, output, blocks)
-       : LaunchWide<false, false>(device, p, output, blocks);
+  if (count <= kBlocksOnce * at_once) return LaunchWide<true>(device, p, output, count);
+  LaunchWide<false>(device, p, output,
+                    std::clamp(kBlocks * device.multiprocessors() / p.tiles, 1, count));
 }
 
 }  // namespace mneme::cuda::scan

@@ -1,7 +1,4 @@
 // The general correction, keys with decays: RWKV-7.
-#include <cstdlib>
-#include <type_traits>
-
 #include "kernels/cuda/matrix_memory/rules/launch.cuh"
 #include "kernels/cuda/matrix_memory/rules/pairs.cuh"
 
@@ -9,10 +6,10 @@ namespace mneme::cuda::matrix_memory::rules {
 namespace {
 
 // Segments of one entry, 64 rows a block.
-template <typename T, typename Shape, bool kHint>
+template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kWarps* kWarp, Shape::kMultiprocessorBlocks)
     PairsKernel(const __grid_constant__ Problem p) {
-  using Rows = PairRows<T, Shape::kPairs, Shape::kRounds, kHint>;
+  using Rows = PairRows<T, Shape::kPairs, Shape::kRounds>;
   __shared__ typename Rows::Copy copies[Shape::kWarps];
   LetNextKernelStart();
   if (!p.early) WaitForPreviousKernel();
@@ -45,10 +42,8 @@ __global__ void __launch_bounds__(Shape::kWarps* kWarp, Shape::kMultiprocessorBl
 template <typename T>
 void LaunchPairs(Device& device, Problem p, Tile tile) {
   p.tiles = p.value_dim / kPairKeys;
-  static const bool hint = std::getenv("MNEME_HINT") != nullptr;
   WithPairShape(tile, [&]<typename Shape>(Shape) {
-    LaunchOverlapping(device, "matrix memory, rows in pairs",
-                      hint ? PairsKernel<T, Shape, true> : PairsKernel<T, Shape, false>,
+    LaunchOverlapping(device, "matrix memory, rows in pairs", PairsKernel<T, Shape>,
                       p.segments.count * p.heads * p.tiles, Shape::kWarps * kWarp, 0, 1, p);
   });
 }

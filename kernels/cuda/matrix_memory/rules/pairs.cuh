@@ -10,8 +10,6 @@
 #include <type_traits>
 
 #include "kernels/cuda/common/async_copy.cuh"
-#include "kernels/cuda/common/copy_once.cuh"
-#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
 #include "kernels/cuda/matrix_memory/rules/token.cuh"
 
@@ -67,7 +65,7 @@ struct PairToken {
 };
 
 // 2 kPairs rows of a matrix at a time, kRounds times, of a warp.
-template <typename T, int kPairs, int kRounds, bool kHint = false>
+template <typename T, int kPairs, int kRounds>
 struct PairRows {
   static constexpr int kRows = 2 * kPairs, kAllRows = kRounds * kRows;
   struct alignas(16) Copy {
@@ -89,12 +87,7 @@ struct PairRows {
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
         const int at = (i * kWarp + static_cast<int>(threadIdx.x) % kWarp) * kEach;
-        const T* const from = state_ + round * kRows * kPairKeys + at;
-        if constexpr (kHint) {
-          CopyOnce16(&copy.rows[round][0][0] + at, from);
-        } else {
-          CopyAsync16(&copy.rows[round][0][0] + at, from);
-        }
+        CopyAsync16(&copy.rows[round][0][0] + at, state_ + round * kRows * kPairKeys + at);
       }
       CommitCopies();
     }
