@@ -74,8 +74,8 @@ struct Params {
   // The logit of each head's gate, and what the answer times that becomes; or none.
   const float* answer_gate;
   ReadOutput gated;
-  // Segments of one token that ends no step, in sessions that have begun, are left to others; of
-  // steps of one token and of those that are read ahead, segments of one.
+  // Segments of tokens that end no step, in sessions that have begun, are left to others; of steps
+  // of one token and of those that are read ahead, segments of one.
   bool only_steps;
   Copy weights, momenta, anchors;
   StateView pending_k, pending_v, pending_rate;
@@ -101,10 +101,9 @@ __device__ inline void SaveAnswer(const Params& p, int64_t at, float x, float ga
   if (p.answer_gate != nullptr) p.gated.Save(at, gate * x);
 }
 
-// Whether a segment, whose first position is `begin`, is one token that ends no step, of a session
-// that has begun.
+// Whether a segment, whose first position is `begin`, ends no step of a session that has begun.
 __device__ inline bool OnlyReads(const Params& p, const Segment& segment, int64_t begin) {
-  return begin != p.first_position && segment.end - segment.first == 1 && (begin + 1) % p.step != 0;
+  return begin != p.first_position && begin % p.step + (segment.end - segment.first) < p.step;
 }
 
 // Threads hold at most as many rows of a matrix as a kernel is made for.
@@ -127,9 +126,10 @@ void LaunchOneTokenSteps(Device& device, const Plan& plan, const Params& p);
 void LaunchAnchoredSteps(Device& device, const Plan& plan, const Params& p);
 // resident/several_tokens.cu: steps of several tokens, likewise.
 void LaunchSeveralTokenSteps(Device& device, const Plan& plan, const Params& p);
-// resident/single_tokens.cu: of those, tokens of segments of one that OnlyReads() holds for. False:
-// not these, and nothing was done.
-bool LaunchSingleTokens(Device& device, const Params& p);
+// resident/single_tokens.cu: of those, tokens of segments that OnlyReads() holds for, each by
+// itself. `entries`: of all segments, or 0 if each has one at most. False: not these, and nothing
+// was done.
+bool LaunchSingleTokens(Device& device, const Params& p, int entries);
 // resident/ahead.cu: steps read ahead; `momenta` are their gradients.
 void LaunchReadAhead(Device& device, const Plan& plan, const Params& p);
 

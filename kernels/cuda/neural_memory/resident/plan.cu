@@ -406,7 +406,8 @@ bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
   p.answer_gate = args.gate.as<const float>();
   p.gated = {args.y.data, args.y.dtype == DType::kBF16};
   p.early = args.settled;
-  p.only_steps = mostly_single && LaunchSingleTokens(device, p);
+  p.only_steps = mostly_single &&
+                 LaunchSingleTokens(device, p, single ? 0 : static_cast<int>(memory.q.shape[0]));
   LaunchSeveralTokenSteps(device, plan, p);
   return true;
 }
