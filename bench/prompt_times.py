@@ -45,6 +45,7 @@ def run(description, program, version, make):
                         help="a model's folder (mneme-make-model); its config.json is read")
     parser.add_argument("--name", help="of the model in the results; default: the folder's")
     parser.add_argument("--json", type=pathlib.Path, help="also write the results there")
+    parser.add_argument("--tf32", action="store_true", help="products of float32 may round to TF32")
     parser.add_argument("--rounds", type=int, default=5)
     # The first one compiles and tunes.
     parser.add_argument("--warm-ups", type=int, default=3)
@@ -58,6 +59,8 @@ def run(description, program, version, make):
         report = json.loads(args.json.read_text(encoding="utf-8"))
         rows = [row for row in report[key]["rows"] if row["model"] == name]
     measured = {(row["prompts"], row["tokens"]) for row in rows}
+    if args.tf32:
+        torch.set_float32_matmul_precision("high")
     forward = make(args.folder)
     for prompts, tokens in PROMPTS:
         if (prompts, tokens) in measured:

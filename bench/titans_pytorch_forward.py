@@ -8,7 +8,6 @@ Needs torch with CUDA, titans-pytorch.
 """
 
 import importlib.metadata
-import sys
 
 import torch
 from prompt_times import config_of, run
@@ -30,8 +29,4 @@ def make(folder):
 
 
 if __name__ == "__main__":
-    TF32 = "--tf32" in sys.argv
-    if TF32:
-        sys.argv.remove("--tf32")
-        torch.set_float32_matmul_precision("high")
     run(__doc__, "titans_pytorch", importlib.metadata.version("titans-pytorch"), make)
