@@ -3,8 +3,9 @@
 
 Mamba's at the sizes of mamba-370m, beside cuda_scan_bench, and Mamba-2's at those of mamba2-370m,
 beside cuda_matrix_memory_bench --rules mamba2: CUDA graphs over as many sets of states as do not fit
-in the cache (cold_graph.py). Called as its modules call it: states float32, activations bf16, skip,
-bias and softplus inside, of Mamba the gate, too. Needs torch with CUDA, triton, einops, mamba_ssm.
+in the cache (cold_graph.py). Called as its modules call it: states float32, activations bf16 (ours are
+float32), skip, bias and softplus inside, of Mamba the gate, too. Needs torch with CUDA, triton, einops,
+mamba_ssm.
 """
 
 import argparse
@@ -19,12 +20,11 @@ from mamba_ssm.ops.triton.selective_state_update import selective_state_update
 SHAPES = {"mamba": (2048, 16), "mamba2": (32, 64, 128)}
 
 
-def activations(*shape):
-    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) / 16
-
-
-def step_of(rule, sessions):
+def step_of(rule, sessions, dtype):
     """A function of the states that takes one token."""
+    def activations(*shape):
+        return torch.randn(*shape, device="cuda", dtype=dtype) / 16
+
     if rule == "mamba":
         channels, states = SHAPES[rule]
         x, dt, gate = (activations(sessions, channels) for _ in range(3))
@@ -44,26 +44,27 @@ def step_of(rule, sessions):
                                                 dt_softplus=True)
 
 
-def measure(rule, megabytes):
+def measure(rule, megabytes, dtype):
     """Sessions, seconds of a step, and bytes of the states, read and written."""
     shape = SHAPES[rule]
     session_bytes = 4 * torch.Size(shape).numel()
     sessions = max(1, round(1e6 * megabytes / session_bytes))
     state_bytes = sessions * session_bytes
     states = [torch.zeros(sessions, *shape, device="cuda") for _ in range(sets_of(state_bytes))]
-    return sessions, seconds_of_step(step_of(rule, sessions), states), state_bytes
+    return sessions, seconds_of_step(step_of(rule, sessions, dtype), states), state_bytes
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rules", default=",".join(SHAPES))
     parser.add_argument("--megabytes", default="3,12,50,100,400,1600")
+    parser.add_argument("--activations", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--json", type=pathlib.Path, help="also write the results there")
     args = parser.parse_args()
     rows = []
     for rule in args.rules.split(","):
         for megabytes in map(int, args.megabytes.split(",")):
-            sessions, seconds, state_bytes = measure(rule, megabytes)
+            sessions, seconds, state_bytes = measure(rule, megabytes, getattr(torch, args.activations))
             rows.append({"rule": rule, "sessions": sessions, "state_mb": 1e-6 * state_bytes,
                          "step_us": 1e6 * seconds, "tbs": 2e-12 * state_bytes / seconds})
             print(f"mamba_ssm {rule:7} {sessions:5d} {1e-6 * state_bytes:7.1f} MB "
