@@ -2,8 +2,8 @@
 """Times titans-pytorch's own model on prompts, beside gpu_bench's section prefill.
 
 The MemoryAsContextTransformer is made of the config.json of a folder (mneme-make-model --shape
-titans-pytorch-393m), whose keys are its arguments, with random float32 weights, which is what its
-users run; logits are of every token. --tf32 lets its products round to TF32.
+titans-pytorch-393m), whose keys are its arguments, with random float32 weights, as it comes; logits
+are of every token. --tf32 lets its products round to TF32.
 Needs torch with CUDA, titans-pytorch.
 """
 
