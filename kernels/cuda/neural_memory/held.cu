@@ -15,9 +15,8 @@ HeldMemoryDone HeldMemory(Device& device, const HeldMemoryArgs& args) {
     return HeldMemoryDone::kAll;
   }
   bool launched = false;
-  if (!args.streams.empty() &&
-      !matrix_memory::LaunchStreams(device, args.streams, memory.segments, &launched,
-                                    args.settled)) {
+  if (!args.streams.empty() && !matrix_memory::LaunchStreams(device, args.streams, memory.segments,
+                                                             &launched, args.settled)) {
     return HeldMemoryDone::kNothing;
   }
   if (!any) return HeldMemoryDone::kMemory;
