@@ -364,7 +364,7 @@ class CudaKernels final : public Kernels,
   bool GatedMemory(const GatedMemoryArgs& args) override {
     return neural_memory::GatedMemory(device_, args);
   }
-  HeldMemoryDone HeldMemory(const HeldMemoryArgs& args) override {
+  bool HeldMemory(const HeldMemoryArgs& args) override {
     return neural_memory::HeldMemory(device_, args);
   }
   void SettleNetwork(const SettleNetworkArgs& args) override {

@@ -94,9 +94,8 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
       MemoryProblem::Loaded own = part.Load(bench);
       own.args.weights = loaded.args.weights;
       own.args.momenta = loaded.args.momenta;
-      EXPECT_EQ(steps_->HeldMemory(
-                    {.streams = {}, .memory = own.args, .held = held, .always_holds = true}),
-                HeldMemoryDone::kMemory);
+      EXPECT_TRUE(steps_->HeldMemory(
+          {.streams = {}, .memory = own.args, .held = held, .always_holds = true}));
       const auto got = part.Results(bench, own);
       const auto take = [&](const std::vector<double>& from, size_t s, std::vector<double>& to) {
         const size_t width = from.size() / whole.segments.size();
@@ -199,6 +198,46 @@ TEST_P(HeldStepsTest, RowsAreTheirOwn) {
                                         both.out.end()}),
               problem.Bound())
         << rule.name;
+  }
+}
+
+// So many heads that a part of the device takes several, one after the other. Where a session's
+// heads lie among them makes no difference.
+TEST_P(HeldStepsTest, HeadsFollowEachOther) {
+  constexpr MemoryRule kMany[] = {
+      {.name = "340m",
+       .heads = 100,
+       .dim = 64,
+       .hidden = 128,
+       .norm = Norm::kLayer,
+       .trains_gain = true,
+       .gain_offset = 1,
+       .initial_of_all = true},
+      {.name = "340m, four times as wide", .heads = 50, .dim = 64, .hidden = 256},
+      {.name = "760m", .heads = 32, .dim = 96, .hidden = 384, .norm = Norm::kRms},
+  };
+  constexpr int kLength = 7;
+  uint64_t seed = 300;
+  for (const MemoryRule& rule : kMany) {
+    const MemoryProblem problem(++seed, rule,
+                                {{.length = kLength, .slot = 3, .fresh = true},
+                                 {.length = kLength, .slot = 1, .fresh = false},
+                                 {.length = kLength, .slot = 0, .fresh = false}});
+    const std::vector<int> sizes(kLength, 1);
+    const auto got = Run(problem, 2, sizes);
+    {
+      SCOPED_TRACE(rule.name);
+      ExpectClose(problem, got, problem.Run(*reference_));
+    }
+    std::vector<MemoryProblem> parts;
+    for (const int s : {1, 2, 0}) parts.push_back(problem.Part(s, 0, kLength));
+    const auto moved = Run(Joined(parts), 2, sizes);
+    for (auto [is, was] : {std::pair(&moved.out, &got.out), {&moved.states, &got.states}}) {
+      std::vector<double> turned = *was;
+      std::rotate(turned.begin(), turned.begin() + static_cast<ptrdiff_t>(turned.size() / 3),
+                  turned.end());
+      EXPECT_THAT(*is, HasSameBits(turned)) << rule.name;
+    }
   }
 }
 

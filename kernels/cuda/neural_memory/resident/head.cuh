@@ -139,7 +139,9 @@ class TensorsOfHead {
   static constexpr int kGain = kDepth;
 
   __device__ TensorsOfHead(const Params& p, const Segment& segment, int head, int rank)
-      : p_(p), slot_(segment.slot), memory_(segment.memory), head_(head), rank_(rank) {}
+      : TensorsOfHead(p, segment.slot, segment.memory, head, rank) {}
+  __device__ TensorsOfHead(const Params& p, int slot, int memory, int head, int rank)
+      : p_(p), slot_(slot), memory_(memory), head_(head), rank_(rank) {}
 
   __device__ float* InSlab(const Copy& copy, int tensor) const {
     return MemoryAt<float>(copy.views[tensor], slot_, memory_) + Offset(tensor);

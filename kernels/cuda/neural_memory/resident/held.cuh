@@ -1,4 +1,4 @@
-// The division of a head that holds steps back, among the blocks of a cluster.
+// How heads that hold steps back (kernels/held_steps.h) are divided among the blocks of a cluster.
 #pragma once
 
 #include "kernels/cuda/neural_memory/resident/head.cuh"
@@ -6,74 +6,115 @@
 
 namespace mneme::cuda::neural_memory::resident {
 
-// A block has W_2 and S_2 of its hidden units in shared memory, with `ahead` W_1 and S_1, too.
-// Where arrays begin there, in floats.
+// A part whose groups take rows by fours. Products of it leave `sums` rows of columns: where the
+// groups of a warp have the same columns, in_warps, a row of each warp, else one of each group.
+struct HeldPart : Part {
+  int sums = 0;
+  bool in_warps = false;
+
+  HeldPart() = default;
+  HeldPart(int rows, int columns, int pitch, int between) : Part(rows, columns, pitch, between) {
+    held = (held + 3) / 4 * 4;
+    groups = (rows + held - 1) / held;
+    const int fours = columns / 4;
+    in_warps = fours < kWarp && kWarp % fours == 0;
+    sums = in_warps ? (groups * fours + kWarp - 1) / kWarp : groups;
+  }
+};
+
+// A head of a segment of one token.
+struct HeldUnit {
+  int entry, head, slot, memory;
+  int fresh;                  // whether it begins with this token
+  int count;                  // of steps held back
+  float kept, moved, slowed;  // W's and S's factors since they were written
+  float rate;
+  StepGates gates;
+};
+
+// A cluster takes one head after the other. Of each, a block has some of the hidden units: parts of
+// W_1, S_1, W_2 and S_2, which go through `slots` of its shared memory in turns. Where arrays begin
+// there, in floats; those of two take turns from head to head.
 struct HeldDivision {
-  Part parts[2];
-  int places;  // of steps: those held back, and the token's own
-  int weights[2], momenta[2];
-  int keys, errors;       // [places, dim]: z_1, delta_2
-  int z, deltas;          // [places, units]: z_2, delta_1
-  int g, next_g, next_s;  // [places], before the token, and after it
-  int dots[5];            // [places]: k and q, z, error, z of q with those of steps, times g
-  int partial;            // twice [groups, columns]
-  int outputs[2];         // [blocks, dim]
-  int q, k, v, n, gain, gain_momenta, shift;  // [dim]
-  int slope, of_q, z_of_q;                    // [units]
-  int raw;                                    // q, k and v before convolutions, [3, dim]
-  int floats;
+  static constexpr int kMostUnits = 64;  // of a cluster
+  // A head's matrices and one of the next, so that memory never waits.
+  static constexpr int kLeastSlots = 5, kMostSlots = 8;
+
+  HeldPart parts[2];
+  int blocks = 0;   // of a cluster; 0: such heads find no room
+  int of_slot = 0;  // floats
+  int slots = 0;
+  int places = 0;   // of steps: those held back, and the token's own
+  int of_step = 0;  // floats of a step's vectors: z_1, delta_2 of all, z_2, delta_1 of these units
+  int units;        // HeldUnit of each
+  int barriers;     // of slots, and of both `vectors`
+  int first_slot;
+  int vectors[2];                          // [places, of_step]
+  int g[2], next_g[2], next_s[2];          // [places], before the token, and after it
+  int dots[5];                             // [places]: of k, q, z, error and q's z with steps
+  int partial;                             // sums of products, of two vectors
+  int outputs[2][2];                       // for k and for q: [blocks, dim]
+  int q[2], v[2];                          // [dim]
+  int gain[2], gain_momenta[2], shift[2];  // [dim]
+  int slope, of_q, z_of_q;                 // of hidden units
+  int floats = 0;
 
   HeldDivision() = default;
-  HeldDivision(int dim, int hidden, int blocks, int capacity, bool ahead) : floats(0) {
+  // With as many slots as `room` has space for, in floats.
+  HeldDivision(int dim, int hidden, int blocks, int capacity, int room) {
     const auto take = [this](int n) {
       const int taken = floats;
       floats += (n + 3) / 4 * 4;
       return taken;
     };
-    const int units = hidden / blocks;
-    parts[0] = Part(dim, units, hidden, units);
-    parts[1] = Part(units, dim, dim, units * dim);
+    const int own = hidden / blocks;
+    parts[0] = HeldPart(dim, own, hidden, own);
+    parts[1] = HeldPart(own, dim, dim, own * dim);
+    of_slot = dim * own;
     places = capacity + 1;
-    for (int l = 0; l < 2; ++l) {
-      weights[l] = l == 1 || ahead ? take(dim * units) : 0;
-      momenta[l] = l == 1 || ahead ? take(dim * units) : 0;
+    of_step = 2 * (dim + own);
+    first_slot = 0;
+    units = take(kMostUnits * static_cast<int>(sizeof(HeldUnit) / sizeof(float)));
+    barriers = take(2 * (kMostSlots + 2));
+    for (int& turn : vectors) turn = take(places * of_step);
+    for (auto* const numbers : {&g, &next_g, &next_s}) {
+      for (int& turn : *numbers) turn = take(places);
     }
-    for (int* const vectors : {&keys, &errors}) *vectors = take(places * dim);
-    for (int* const vectors : {&z, &deltas}) *vectors = take(places * units);
-    for (int* const numbers : {&g, &next_g, &next_s}) *numbers = take(places);
     for (int& numbers : dots) numbers = take(places);
-    partial = take(2 * 4 * kThreads);
-    for (int& of_blocks : outputs) of_blocks = take(blocks * dim);
-    for (int* const vector : {&q, &k, &v, &n, &gain, &gain_momenta, &shift}) *vector = take(dim);
-    for (int* const vector : {&slope, &of_q, &z_of_q}) *vector = take(units);
-    raw = take(3 * dim);
+    partial = take(std::max(2 * parts[0].sums * parts[0].columns, parts[1].sums * dim));
+    for (auto& of_vector : outputs) {
+      for (int& turn : of_vector) turn = take(blocks * dim);
+    }
+    for (auto* const vector : {&q, &v, &gain, &gain_momenta, &shift}) {
+      for (int& turn : *vector) turn = take(dim);
+    }
+    for (int* const vector : {&slope, &of_q, &z_of_q}) *vector = take(own);
+    slots = std::min((room - floats) / of_slot, kMostSlots);
+    if (slots < kLeastSlots || dim > kThreads || 3 * dim / 4 > kThreads) return;
+    first_slot = take(slots * of_slot);
+    this->blocks = blocks;
   }
 };
 
-// The way of q, k or v to the memory.
-struct HeldInput {
-  const void* x;             // [entries, heads, dim] f32, or bf16 if `rounded`
-  const float *conv, *bias;  // [heads, dim, width] and [heads, dim], or null
-  StateView window;          // [width - 1, heads, dim], of bf16 if `rounded_window`
-  int width;
-  bool rounded, rounded_window, silu, normed;
-  float scale, eps;  // of its norm
-};
-// The layer's other work on a token, or nothing.
-struct HeldLayer {
-  bool inputs;  // else q, k, v and gates are what the memory takes
-  HeldInput input[3];
-  const float *a_log, *dt_bias;  // of the gate that keeps, or null
-  // The answer's gate [entries, heads, dim], of bf16 if `rounded_gate`; null: no output.
-  const void* gate;
-  const float* norm;  // [dim]
-  void* y;            // as the gate, of bf16 if `rounded_y`
-  bool rounded_gate, rounded_y;
-  float eps;
+struct HeldParams {
+  Params memory;
+  HeldDivision division;
+  StateView numbers, vectors;
+  int capacity;
+  int units;       // heads of all segments
+  bool folds_all;  // every step is written
+
+  __device__ float* Numbers(const HeldUnit& unit) const {
+    return MemoryAt<float>(numbers, unit.slot, unit.memory) + unit.head * HeldNumbers(capacity);
+  }
+  __device__ float* Vectors(const HeldUnit& unit) const {
+    return MemoryAt<float>(vectors, unit.slot, unit.memory) +
+           int64_t{unit.head} * capacity * HeldVectors(memory.dim, memory.divided);
+  }
 };
 
-// resident/held.cu: steps of one token that are held back. plan.held: whether W_1 is read ahead.
-void LaunchHeldSteps(Device& device, const Plan& plan, const Params& p, const HeldMemoryArgs& args,
-                     const HeldLayer& layer);
+// resident/held.cu: segments of one token, of heads that such a division has room for.
+void LaunchHeldSteps(Device& device, const HeldDivision& division, const Params& p,
+                     const HeldMemoryArgs& args);
 
 }  // namespace mneme::cuda::neural_memory::resident

@@ -1,0 +1,186 @@
+// Products with a memory that holds steps back, and what writes these.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/neural_memory/resident/held.cuh"
+
+namespace mneme::cuda::neural_memory::resident {
+
+// A block's part of W and S, as they were written last. Null momenta are zeros.
+struct Matrices {
+  const float *weights, *momenta;
+};
+// What has become of them since: kept W + moved S, and slowed S.
+struct Factors {
+  float kept, moved, slowed;
+};
+
+__device__ inline float4 Mix(float a, const float4& x, float b, const float4& y) {
+  return {a * x.x + b * y.x, a * x.y + b * y.y, a * x.z + b * y.z, a * x.w + b * y.w};
+}
+
+// visit(first row, four rows of W, of S) for all rows of a share.
+template <typename Visit>
+__device__ inline void ForEachFourRows(const Matrices& from, const Part& part, const Share& share,
+                                       const Visit& visit) {
+  for (int row = share.first; row < share.first + share.count; row += 4) {
+    float4 w[4], s[4];
+    const int at = row * part.columns + share.column;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w[i] = LoadFour(from.weights + at + i * part.columns);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[i] = from.momenta == nullptr ? float4{} : LoadFour(from.momenta + at + i * part.columns);
+    }
+    visit(row, w, s);
+  }
+}
+
+// The share of x W and x S, of one x or two, becomes part of `partial`: of each x HeldPart::sums
+// rows.
+template <int kVectors>
+__device__ inline void Products(const float* const (&x)[kVectors],
+                                const Factors (&factors)[kVectors], const Matrices& from,
+                                const HeldPart& part, const Share& share, float* partial) {
+  float4 of_weights[kVectors] = {}, of_momenta[kVectors] = {};
+  ForEachFourRows(from, part, share, [&](int row, const float4(&w)[4], const float4(&s)[4]) {
+#pragma unroll
+    for (int n = 0; n < kVectors; ++n) {
+      const float4 four = LoadFour(x[n] + row);
+      const float values[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        AddScaled(of_weights[n], values[i], w[i]);
+        AddScaled(of_momenta[n], values[i], s[i]);
+      }
+    }
+  });
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, fours = part.columns / 4;
+#pragma unroll
+  for (int n = 0; n < kVectors; ++n) {
+    float4 sum = Mix(factors[n].kept, of_weights[n], factors[n].moved, of_momenta[n]);
+    float* const sums = partial + n * part.sums * part.columns;
+    if (!part.in_warps) {
+      if (share.count > 0) SaveFour(sums + 4 * threadIdx.x, sum);
+      continue;
+    }
+    for (int offset = kWarp / 2; offset >= fours; offset /= 2) {
+      sum.x += __shfl_xor_sync(kAllLanes, sum.x, offset);
+      sum.y += __shfl_xor_sync(kAllLanes, sum.y, offset);
+      sum.z += __shfl_xor_sync(kAllLanes, sum.z, offset);
+      sum.w += __shfl_xor_sync(kAllLanes, sum.w, offset);
+    }
+    if (lane < fours && warp < part.sums) SaveFour(sums + warp * part.columns + 4 * lane, sum);
+  }
+}
+// A column of what Products() left of a vector.
+__device__ inline float SumOfPartial(const float* partial, const HeldPart& part, int column) {
+  float sum = 0;
+#pragma unroll 8
+  for (int i = 0; i < part.sums; ++i) sum += partial[i * part.columns + column];
+  return sum;
+}
+
+// dots[i] = by[i] x y_i of `count` vectors y, `between` apart, a warp each; of one x or two.
+template <int kVectors>
+__device__ inline void Dots(const float* const (&x)[kVectors], const float* y, int width,
+                            int between, int count, const float* const (&by)[kVectors],
+                            float* const (&dots)[kVectors]) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  for (int i = warp; i < count; i += kWarps) {
+    float sums[kVectors] = {};
+    for (int j = lane; j < width; j += kWarp) {
+      const float value = y[i * between + j];
+#pragma unroll
+      for (int n = 0; n < kVectors; ++n) sums[n] = fmaf(x[n][j], value, sums[n]);
+    }
+#pragma unroll
+    for (int n = 0; n < kVectors; ++n) sums[n] = WarpSum(sums[n]);
+#pragma unroll
+    for (int n = 0; n < kVectors; ++n) {
+      if (lane == 0) dots[n][i] = by[n][i] * sums[n];
+    }
+  }
+}
+// sum_i dots[i] y_i, element j.
+__device__ inline float SumOfSteps(const float* dots, const float* y, int between, int count,
+                                   int j) {
+  float sum = 0;
+#pragma unroll 8
+  for (int i = 0; i < count; ++i) sum = fmaf(dots[i], y[i * between + j], sum);
+  return sum;
+}
+
+// y_i = sum_o (kept W + moved S)_io x_o of all rows i, by all threads: eight lanes to a row, four
+// rows at once. Rows are a multiple of a warp's four.
+__device__ inline void ProductsOfRows(const Matrices& from, const Factors& factors,
+                                      const Part& part, const float* x, float* y) {
+  constexpr int kLanes = 8, kAtOnce = 4, kBetween = kThreads / kLanes;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int first = thread / kLanes; first < part.rows; first += kAtOnce * kBetween) {
+    float of_weights[kAtOnce] = {}, of_momenta[kAtOnce] = {};
+    for (int o = thread % kLanes * 4; o < part.columns; o += 4 * kLanes) {
+      const float4 four = LoadFour(x + o);
+      const auto dot = [&](const float* row) {
+        const float4 w = LoadFour(row + o);
+        return (w.x * four.x + w.y * four.y) + (w.z * four.z + w.w * four.w);
+      };
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int row = first + i * kBetween;
+        if (row >= part.rows) continue;
+        of_weights[i] += dot(from.weights + row * part.columns);
+        if (from.momenta != nullptr) of_momenta[i] += dot(from.momenta + row * part.columns);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      float sum = factors.kept * of_weights[i] + factors.moved * of_momenta[i];
+#pragma unroll
+      for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+        sum += __shfl_xor_sync(kAllLanes, sum, offset);
+      }
+      const int row = first + i * kBetween;
+      if (thread % kLanes == 0 && row < part.rows) y[row] = sum;
+    }
+  }
+}
+
+// Vectors z and delta of `count` steps, `between` apart, and what W and S take of their products.
+struct StepVectors {
+  const float *z, *delta;
+  int between, count;
+  const float *g, *s;
+};
+// Adds steps to a share of W and S, which go to the slab.
+__device__ inline void Fold(const Matrices& from, const Factors& factors, const StepVectors& steps,
+                            const Part& part, const Share& share, float* weights, float* momenta) {
+  ForEachFourRows(from, part, share, [&](int row, float4(&w)[4], float4(&s)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      w[i] = Mix(factors.kept, w[i], factors.moved, s[i]);
+      s[i] = Mix(factors.slowed, s[i], 0, s[i]);
+    }
+#pragma unroll 2
+    for (int step = 0; step < steps.count; ++step) {
+      const float4 delta = LoadFour(steps.delta + step * steps.between + share.column);
+      const float4 four = LoadFour(steps.z + step * steps.between + row);
+      const float values[] = {four.x, four.y, four.z, four.w};
+      const float of_weights = steps.g[step], of_momenta = steps.s[step];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        AddScaled(w[i], of_weights * values[i], delta);
+        AddScaled(s[i], of_momenta * values[i], delta);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t to = static_cast<int64_t>(row + i) * part.pitch + share.column;
+      __stcs(reinterpret_cast<float4*>(weights + to), w[i]);
+      __stcs(reinterpret_cast<float4*>(momenta + to), s[i]);
+    }
+  });
+}
+
+}  // namespace mneme::cuda::neural_memory::resident
