@@ -156,22 +156,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int place = steps * between;
     const float *const q = shared + at.q[turn], *const k = keys + place;
     const float *const g = shared + at.g[turn], *const next_g = shared + at.next_g[turn];
-    float* const dots[] = {shared + at.dots[0], shared + at.dots[1], shared + at.dots[2],
-                           shared + at.dots[3], shared + at.dots[4]};
+    float *const of_k = shared + at.dots[0], *const of_q = shared + at.dots[1];
+    float *const of_z = shared + at.dots[2], *const of_error = shared + at.dots[3];
+    float* const of_z_of_q = shared + at.dots[4];
 
     // Layer 1 of k as it was, and of q as it will be, less what this token adds.
     BulkWait(barriers + at.slots + turn, u / 2 % 2);
-    Dots<2>({k, q}, keys, dim, between, steps + 1, {g, next_g}, {dots[0], dots[1]});
+    Dots<2>({k, q}, keys, dim, between, steps + 1, {g, next_g}, {of_k, of_q});
     const Matrices first = ring.Await(unit, 0);
     Products<2>({k, q}, {before, after}, first, part_1, share_1, partial);
     __syncthreads();
     if (!folds) ring.Fill(units, count, 4 * u + 2);
     for (int i = thread; i < 2 * own; i += kThreads) {
-      const bool of_q = i >= own;
-      const int j = of_q ? i - own : i;
-      const float a = SumOfPartial(partial + (of_q ? part_1.sums * own : 0), part_1, j) +
-                      SumOfSteps(dots[of_q ? 1 : 0], deltas, between, steps, j);
-      if (of_q) {
+      const bool is_q = i >= own;
+      const int j = is_q ? i - own : i;
+      const float a = SumOfPartial(partial + (is_q ? part_1.sums * own : 0), part_1, j) +
+                      SumOfSteps(is_q ? of_q : of_k, deltas, between, steps, j);
+      if (is_q) {
         shared[at.of_q + j] = a;
       } else {
         float slope;
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
 
     const float *const z_of_k = z + place, *const z_of_q = shared + at.z_of_q;
-    Dots<1>({z_of_k}, z, own, between, steps, {g}, {dots[2]});
+    Dots<1>({z_of_k}, z, own, between, steps, {g}, {of_z});
     const Matrices second = ring.Await(unit, 1);
     Products<1>({z_of_k}, {before}, second, part_2, share_2, partial);
     if (u == 0) team.AwaitAll();
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       return SumOfPartial(partial, part_2, i) + SumOfSteps(of_steps, errors, between, n, i);
     };
     for (int i = thread; i < dim; i += kThreads) {
-      const float y = output(i, dots[2], steps);
+      const float y = output(i, of_z, steps);
       float* const to = shared + at.outputs[0][turn] + rank * dim + i;
 #pragma unroll 1
       for (int block = 0; block < p.blocks; ++block) *team.Of(block, to) = y;
@@ -218,25 +219,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
 
     float* const delta = deltas + place;
-    Dots<1>({error}, errors, dim, between, steps, {g}, {dots[3]});
+    Dots<1>({error}, errors, dim, between, steps, {g}, {of_error});
     ProductsOfRows(second, before, part_2, error, delta);
     __syncthreads();
     for (int i = thread; i < own; i += kThreads) {
-      const float sum = delta[i] + SumOfSteps(dots[3], z, between, steps, i);
+      const float sum = delta[i] + SumOfSteps(of_error, z, between, steps, i);
       const float of_unit = shared[at.slope + i] * sum;
       delta[i] = of_unit;
       float slope;
       shared[at.z_of_q + i] =
-          Activate(network.activation, fmaf(dots[1][steps], of_unit, shared[at.of_q + i]), &slope);
+          Activate(network.activation, fmaf(of_q[steps], of_unit, shared[at.of_q + i]), &slope);
     }
     __syncthreads();
-    Dots<1>({z_of_q}, z, own, between, steps + 1, {next_g}, {dots[4]});
+    Dots<1>({z_of_q}, z, own, between, steps + 1, {next_g}, {of_z_of_q});
     Products<1>({z_of_q}, {after}, second, part_2, share_2, partial);
     __syncthreads();
 
     if (!folds) ring.Fill(units, count, 4 * u + 4);
     for (int i = thread; i < dim; i += kThreads) {
-      *team.Of(0, shared + at.outputs[1][turn] + rank * dim + i) = output(i, dots[4], steps + 1);
+      *team.Of(0, shared + at.outputs[1][turn] + rank * dim + i) = output(i, of_z_of_q, steps + 1);
     }
     float* const numbers = h.Numbers(unit);
     if (rank == 0 && thread == kThreads - 1) {

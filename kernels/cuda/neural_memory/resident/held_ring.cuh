@@ -159,8 +159,8 @@ class HeldInputs {
     const int thread = static_cast<int>(threadIdx.x), fours = p.dim / 4;
     if (thread >= 3 * fours) return;
     const float* const from = thread < fours ? p.q : thread < 2 * fours ? p.k : p.v;
-    vector_ = LoadFour(from + (int64_t{unit.entry} * p.heads + unit.head) * p.dim +
-                       thread % fours * 4);
+    vector_ =
+        LoadFour(from + (int64_t{unit.entry} * p.heads + unit.head) * p.dim + thread % fours * 4);
   }
 
   // As those of the head at hand, or of the next one: `turn`.
