@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* const units = reinterpret_cast<HeldUnit*>(shared + at.units);
   auto* const barriers = reinterpret_cast<uint64_t*>(shared + at.barriers);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
-  const int dim = p.dim, rank = team.rank(), between = at.of_step;
+  const int dim = p.dim, rank = team.rank();
   const HeldPart &part_1 = at.parts[0], &part_2 = at.parts[1];
   const int own = part_1.columns;
   const Share share_1(part_1), share_2(part_2);
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool normed = network.norm != MemoryNetwork::Norm::kNone;
 
   if (thread == kWarp) {
-    for (int i = 0; i < at.slots + 2; ++i) InitBulkBarrier(barriers + i);
+    for (int i = 0; i < at.slots + 6; ++i) InitBulkBarrier(barriers + i);
     FenceBulkBarriers();
   }
   if (warp == 0) {
@@ -95,10 +95,34 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   // Counts are read, which the first block will write; and outputs may come.
   team.Enter();
+  uint64_t* const steps_come = barriers + at.slots;        // by turn
+  uint64_t* const outputs_come = barriers + at.slots + 2;  // for k by turn, for q by turn
   const auto fetch_steps = [&](int u) {
     if (warp == kWarps - 2) {
-      FetchSteps(h, units[u], rank, shared + at.vectors[u % 2], barriers + at.slots + u % 2);
+      FetchSteps(h, units[u], rank, shared + at.vectors[u % 2], steps_come + u % 2);
     }
+  };
+  // Blocks tell each other, or the first one, their parts of the network's outputs, four each. For
+  // one block a barrier follows.
+  const auto send = [&](int u, int which, int to_blocks, auto output) {
+    const int fours = dim / 4;
+    uint64_t* const come = outputs_come + 2 * which + u % 2;
+    if (p.blocks > 1 && thread == kThreads - 1 && rank < to_blocks) {
+      ArriveAndExpect(come, 4 * static_cast<uint32_t>(p.blocks * dim));
+    }
+    for (int i = thread; i < to_blocks * fours; i += kThreads) {
+      const int four = i % fours * 4;
+      float* const to = shared + at.outputs[which][u % 2] + rank * dim + four;
+      const float4 y = output(four);
+      if (p.blocks > 1) {
+        SendFour(y, to, come, i / fours);
+      } else {
+        SaveFour(to, y);
+      }
+    }
+  };
+  const auto await_outputs = [&](int u, int which) {
+    if (p.blocks > 1) WaitForSent(outputs_come + 2 * which + u % 2, u / 2 % 2);
   };
   fetch_steps(0);
   HeldInputs inputs;
@@ -117,7 +141,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
 
   // The answer to a head's q, by a warp of the first block.
-  const auto answer = [&](const HeldUnit& unit, int turn) {
+  const auto answer = [&](int u) {
+    const HeldUnit& unit = units[u];
+    const int turn = u % 2;
+    await_outputs(u, 1);
     float* const n = shared + at.outputs[1][turn];
     const float *const q = shared + at.q[turn], *const shift = shared + at.shift[turn];
     const float *const gain = shared + at.gain[turn], *const s = shared + at.gain_momenta[turn];
@@ -150,19 +177,25 @@ __global__ void __launch_bounds__(kThreads, 1)
       inputs.LoadState(h, units[u + 1]);
       inputs.LoadVectors(h, units[u + 1]);
     }
-    // Of all steps; the token's own are the last ones.
-    float* const keys = shared + at.vectors[turn];
-    float *const errors = keys + dim, *const z = errors + dim, *const deltas = z + own;
-    const int place = steps * between;
-    const float *const q = shared + at.q[turn], *const k = keys + place;
+    float* const k = shared + at.own[turn];
+    float *const error = k + dim, *const z = error + dim, *const delta = z + own;
+    const auto vectors = [&](const float* of_token) {
+      return StepVectors{.held = shared + at.vectors[turn] + (of_token - k),
+                         .own = of_token,
+                         .between = at.of_step,
+                         .count = steps};
+    };
+    const StepVectors keys = vectors(k), errors = vectors(error), zs = vectors(z);
+    const StepVectors deltas = vectors(delta);
+    const float *const q = shared + at.q[turn], *const z_of_q = shared + at.z_of_q;
     const float *const g = shared + at.g[turn], *const next_g = shared + at.next_g[turn];
     float *const of_k = shared + at.dots[0], *const of_q = shared + at.dots[1];
     float *const of_z = shared + at.dots[2], *const of_error = shared + at.dots[3];
     float* const of_z_of_q = shared + at.dots[4];
 
     // Layer 1 of k as it was, and of q as it will be, less what this token adds.
-    BulkWait(barriers + at.slots + turn, u / 2 % 2);
-    Dots<2>({k, q}, keys, dim, between, steps + 1, {g, next_g}, {of_k, of_q});
+    BulkWait(steps_come + turn, u / 2 % 2);
+    Dots<2>({k, q}, keys, dim, steps + 1, {g, next_g}, {of_k, of_q});
     const Matrices first = ring.Await(unit, 0);
     Products<2>({k, q}, {before, after}, first, part_1, share_1, partial);
     __syncthreads();
@@ -170,38 +203,36 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = thread; i < 2 * own; i += kThreads) {
       const bool is_q = i >= own;
       const int j = is_q ? i - own : i;
-      const float a = SumOfPartial(partial + (is_q ? part_1.sums * own : 0), part_1, j) +
-                      SumOfSteps(is_q ? of_q : of_k, deltas, between, steps, j);
+      const float a = SumOfPartial<float>(partial + (is_q ? part_1.sums * own : 0), part_1, j) +
+                      SumOfSteps<float>(is_q ? of_q : of_k, deltas, steps, j);
       if (is_q) {
         shared[at.of_q + j] = a;
       } else {
         float slope;
-        z[place + j] = Activate(network.activation, a, &slope);
+        z[j] = Activate(network.activation, a, &slope);
         shared[at.slope + j] = slope;
       }
     }
     __syncthreads();
 
-    const float *const z_of_k = z + place, *const z_of_q = shared + at.z_of_q;
-    Dots<1>({z_of_k}, z, own, between, steps, {g}, {of_z});
+    Dots<1>({z}, zs, own, steps, {g}, {of_z});
     const Matrices second = ring.Await(unit, 1);
-    Products<1>({z_of_k}, {before}, second, part_2, share_2, partial);
+    Products<1>({z}, {before}, second, part_2, share_2, partial);
     if (u == 0) team.AwaitAll();
     __syncthreads();
     // This block's part of the network's outputs.
-    const auto output = [&](int i, const float* of_steps, int n) {
-      return SumOfPartial(partial, part_2, i) + SumOfSteps(of_steps, errors, between, n, i);
+    const auto output = [&](const float* of_steps, int n) {
+      return [=, &part_2](int four) {
+        float4 y = SumOfPartial<float4>(partial, part_2, four);
+        AddScaled(y, 1.0f, SumOfSteps<float4>(of_steps, errors, n, four));
+        return y;
+      };
     };
-    for (int i = thread; i < dim; i += kThreads) {
-      const float y = output(i, of_z, steps);
-      float* const to = shared + at.outputs[0][turn] + rank * dim + i;
-#pragma unroll 1
-      for (int block = 0; block < p.blocks; ++block) *team.Of(block, to) = y;
-    }
-    team.Sync();
+    send(u, 0, p.blocks, output(of_z, steps));
+    if (p.blocks == 1) __syncthreads();
 
-    float* const error = errors + place;
     if (warp == 0) {
+      await_outputs(u, 0);
       float* const v = shared + at.v[turn];
       float *const gain = shared + at.gain[turn], *const s = shared + at.gain_momenta[turn];
       const float loss = ErrorOfWarp(p, shared + at.outputs[0][turn], p.blocks, dim, k, v, gain,
@@ -214,16 +245,15 @@ __global__ void __launch_bounds__(kThreads, 1)
         p.loss[int64_t{unit.entry} * p.heads + unit.head] = loss;
       }
     } else if (warp == 1 && rank == 0 && u > 0) {
-      answer(units[u - 1], 1 - turn);
+      answer(u - 1);
     }
     __syncthreads();
 
-    float* const delta = deltas + place;
-    Dots<1>({error}, errors, dim, between, steps, {g}, {of_error});
+    Dots<1>({error}, errors, dim, steps, {g}, {of_error});
     ProductsOfRows(second, before, part_2, error, delta);
     __syncthreads();
     for (int i = thread; i < own; i += kThreads) {
-      const float sum = delta[i] + SumOfSteps(of_error, z, between, steps, i);
+      const float sum = delta[i] + SumOfSteps<float>(of_error, zs, steps, i);
       const float of_unit = shared[at.slope + i] * sum;
       delta[i] = of_unit;
       float slope;
@@ -231,48 +261,37 @@ __global__ void __launch_bounds__(kThreads, 1)
           Activate(network.activation, fmaf(of_q[steps], of_unit, shared[at.of_q + i]), &slope);
     }
     __syncthreads();
-    Dots<1>({z_of_q}, z, own, between, steps + 1, {next_g}, {of_z_of_q});
+    Dots<1>({z_of_q}, zs, own, steps + 1, {next_g}, {of_z_of_q});
     Products<1>({z_of_q}, {after}, second, part_2, share_2, partial);
     __syncthreads();
 
     if (!folds) ring.Fill(units, count, 4 * u + 4);
-    for (int i = thread; i < dim; i += kThreads) {
-      *team.Of(0, shared + at.outputs[1][turn] + rank * dim + i) = output(i, of_z_of_q, steps + 1);
-    }
+    send(u, 1, /*to_blocks=*/1, output(of_z_of_q, steps + 1));
     float* const numbers = h.Numbers(unit);
     if (rank == 0 && thread == kThreads - 1) {
       SaveFour(numbers, {folds ? 0.0f : static_cast<float>(steps + 1), after.kept, after.moved,
                          after.slowed});
     }
-    if (last) {
-      team.Sync();
-      if (rank == 0 && warp == 0) answer(unit, turn);
-    } else {
+    if (!last) {
       inputs.Save(h, units[u + 1], 1 - turn, shared);
+    } else {
+      if (p.blocks == 1) __syncthreads();
+      if (rank == 0 && warp == 0) answer(u);
     }
     if (folds) {
       const TensorsOfHead<2> tensors(p, unit.slot, unit.memory, unit.head, rank);
-      StepVectors of_layer = {.z = keys,
-                              .delta = deltas,
-                              .between = between,
-                              .count = steps + 1,
-                              .g = next_g,
-                              .s = shared + at.next_s[turn]};
-      Fold(first, after, of_layer, part_1, share_1, tensors.InSlab(p.weights, 0),
-           tensors.InSlab(p.momenta, 0));
-      of_layer.z = z;
-      of_layer.delta = errors;
-      Fold(second, after, of_layer, part_2, share_2, tensors.InSlab(p.weights, 1),
+      const float* const next_s = shared + at.next_s[turn];
+      Fold(first, after, keys, deltas, next_g, next_s, part_1, share_1,
+           tensors.InSlab(p.weights, 0), tensors.InSlab(p.momenta, 0));
+      Fold(second, after, zs, errors, next_g, next_s, part_2, share_2, tensors.InSlab(p.weights, 1),
            tensors.InSlab(p.momenta, 1));
     } else {
-      KeepStep(h, unit, rank, keys + place);
+      KeepStep(h, unit, rank, k);
       if (rank == 0 && thread <= steps) {
         numbers[4 + thread] = next_g[thread];
         numbers[4 + h.capacity + thread] = shared[at.next_s[turn] + thread];
       }
     }
-    // Copies come to where these vectors are.
-    FenceSharedWrites();
     __syncthreads();
     if (folds) ring.Fill(units, count, 4 * u + 4);
   }

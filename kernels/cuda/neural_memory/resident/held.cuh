@@ -47,9 +47,10 @@ struct HeldDivision {
   int places = 0;   // of steps: those held back, and the token's own
   int of_step = 0;  // floats of a step's vectors: z_1, delta_2 of all, z_2, delta_1 of these units
   int units;        // HeldUnit of each
-  int barriers;     // of slots, and of both `vectors`
+  int barriers;     // of slots, of both `vectors`, and of all four `outputs`
   int first_slot;
-  int vectors[2];                          // [places, of_step]
+  int vectors[2];                          // of steps: [capacity, of_step]
+  int own[2];                              // the token's
   int g[2], next_g[2], next_s[2];          // [places], before the token, and after it
   int dots[5];                             // [places]: of k, q, z, error and q's z with steps
   int partial;                             // sums of products, of two vectors
@@ -67,16 +68,17 @@ struct HeldDivision {
       floats += (n + 3) / 4 * 4;
       return taken;
     };
-    const int own = hidden / blocks;
-    parts[0] = HeldPart(dim, own, hidden, own);
-    parts[1] = HeldPart(own, dim, dim, own * dim);
-    of_slot = dim * own;
+    const int part = hidden / blocks;
+    parts[0] = HeldPart(dim, part, hidden, part);
+    parts[1] = HeldPart(part, dim, dim, part * dim);
+    of_slot = dim * part;
     places = capacity + 1;
-    of_step = 2 * (dim + own);
+    of_step = 2 * (dim + part);
     first_slot = 0;
     units = take(kMostUnits * static_cast<int>(sizeof(HeldUnit) / sizeof(float)));
-    barriers = take(2 * (kMostSlots + 2));
-    for (int& turn : vectors) turn = take(places * of_step);
+    barriers = take(2 * (kMostSlots + 6));
+    for (int& turn : vectors) turn = take(capacity * of_step);
+    for (int& turn : own) turn = take(of_step);
     for (auto* const numbers : {&g, &next_g, &next_s}) {
       for (int& turn : *numbers) turn = take(places);
     }
@@ -88,7 +90,7 @@ struct HeldDivision {
     for (auto* const vector : {&q, &v, &gain, &gain_momenta, &shift}) {
       for (int& turn : *vector) turn = take(dim);
     }
-    for (int* const vector : {&slope, &of_q, &z_of_q}) *vector = take(own);
+    for (int* const vector : {&slope, &of_q, &z_of_q}) *vector = take(part);
     slots = std::min((room - floats) / of_slot, kMostSlots);
     if (slots < kLeastSlots || dim > kThreads || 3 * dim / 4 > kThreads) return;
     first_slot = take(slots * of_slot);

@@ -8,14 +8,6 @@
 
 namespace mneme::cuda::neural_memory::resident {
 
-// Where a thread has written to shared memory, copies that another one starts behind a barrier of
-// the block may come next.
-__device__ inline void FenceSharedWrites() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 // The matrices of a block's heads, W_1, S_1, W_2 and S_2 of each, in slots that take turns. All
 // threads do the same with it.
 class MatrixRing {
@@ -168,10 +160,9 @@ class HeldInputs {
     const HeldDivision& at = h.division;
     const int dim = h.memory.dim, thread = static_cast<int>(threadIdx.x), fours = dim / 4;
     if (thread < 3 * fours) {
-      float* const keys = shared + at.vectors[turn] + unit.count * at.of_step;
-      float* const to = thread < fours       ? shared + at.q[turn]
-                        : thread < 2 * fours ? keys
-                                             : shared + at.v[turn];
+      float* const to = shared + (thread < fours       ? at.q[turn]
+                                  : thread < 2 * fours ? at.own[turn]
+                                                       : at.v[turn]);
       SaveFour(to + thread % fours * 4, vector_);
     }
     if (thread <= unit.count) {

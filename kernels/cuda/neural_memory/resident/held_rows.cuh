@@ -16,6 +16,15 @@ struct Factors {
   float kept, moved, slowed;
 };
 
+// Rows and steps whose loads share one latency.
+constexpr int kTogether = 8;
+
+template <typename Value>
+__device__ inline Value LoadAs(const float* p) {
+  return *reinterpret_cast<const Value*>(p);
+}
+__device__ inline void AddScaled(float& sum, float x, float w) { sum = fmaf(x, w, sum); }
+
 __device__ inline float4 Mix(float a, const float4& x, float b, const float4& y) {
   return {a * x.x + b * y.x, a * x.y + b * y.y, a * x.z + b * y.z, a * x.w + b * y.w};
 }
@@ -74,24 +83,40 @@ __device__ inline void Products(const float* const (&x)[kVectors],
     if (lane < fours && warp < part.sums) SaveFour(sums + warp * part.columns + 4 * lane, sum);
   }
 }
-// A column of what Products() left of a vector.
-__device__ inline float SumOfPartial(const float* partial, const HeldPart& part, int column) {
-  float sum = 0;
-#pragma unroll 8
-  for (int i = 0; i < part.sums; ++i) sum += partial[i * part.columns + column];
+// A column of what Products() left of a vector, or four.
+template <typename Value>
+__device__ inline Value SumOfPartial(const float* partial, const HeldPart& part, int column) {
+  Value sum = {};
+  for (int first = 0; first < part.sums; first += kTogether) {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (first + i >= part.sums) continue;
+      AddScaled(sum, 1.0f, LoadAs<Value>(partial + (first + i) * part.columns + column));
+    }
+  }
   return sum;
 }
 
-// dots[i] = by[i] x y_i of `count` vectors y, `between` apart, a warp each; of one x or two.
+// One of z_1, delta_2, z_2 and delta_1 of steps: those held back, and the token's own.
+struct StepVectors {
+  const float *held, *own;
+  int between, count;  // of those held back
+
+  __device__ const float* operator[](int i) const { return i < count ? held + i * between : own; }
+};
+
+// dots[i] = by[i] x y_i of the first `count` vectors y, a warp each; of one x or two.
 template <int kVectors>
-__device__ inline void Dots(const float* const (&x)[kVectors], const float* y, int width,
-                            int between, int count, const float* const (&by)[kVectors],
+__device__ inline void Dots(const float* const (&x)[kVectors], const StepVectors& y, int width,
+                            int count, const float* const (&by)[kVectors],
                             float* const (&dots)[kVectors]) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   for (int i = warp; i < count; i += kWarps) {
+    const float* const of_step = y[i];
     float sums[kVectors] = {};
+#pragma unroll 4
     for (int j = lane; j < width; j += kWarp) {
-      const float value = y[i * between + j];
+      const float value = of_step[j];
 #pragma unroll
       for (int n = 0; n < kVectors; ++n) sums[n] = fmaf(x[n][j], value, sums[n]);
     }
@@ -103,12 +128,17 @@ __device__ inline void Dots(const float* const (&x)[kVectors], const float* y, i
     }
   }
 }
-// sum_i dots[i] y_i, element j.
-__device__ inline float SumOfSteps(const float* dots, const float* y, int between, int count,
-                                   int j) {
-  float sum = 0;
-#pragma unroll 8
-  for (int i = 0; i < count; ++i) sum = fmaf(dots[i], y[i * between + j], sum);
+// sum_i dots[i] y_i of the first `count` vectors, element j, or four from there on.
+template <typename Value>
+__device__ inline Value SumOfSteps(const float* dots, const StepVectors& y, int count, int j) {
+  Value sum = {};
+  for (int first = 0; first < count; first += kTogether) {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (first + i >= count) continue;
+      AddScaled(sum, dots[first + i], LoadAs<Value>(y[first + i] + j));
+    }
+  }
   return sum;
 }
 
@@ -147,38 +177,34 @@ __device__ inline void ProductsOfRows(const Matrices& from, const Factors& facto
   }
 }
 
-// Vectors z and delta of `count` steps, `between` apart, and what W and S take of their products.
-struct StepVectors {
-  const float *z, *delta;
-  int between, count;
-  const float *g, *s;
-};
-// Adds steps to a share of W and S, which go to the slab.
-__device__ inline void Fold(const Matrices& from, const Factors& factors, const StepVectors& steps,
+// Adds steps, the token's own too, to a share of W and S, which go to the slab: W takes g times the
+// product of z and delta, S takes s times that.
+__device__ inline void Fold(const Matrices& from, const Factors& factors, const StepVectors& z,
+                            const StepVectors& delta, const float* g, const float* s,
                             const Part& part, const Share& share, float* weights, float* momenta) {
-  ForEachFourRows(from, part, share, [&](int row, float4(&w)[4], float4(&s)[4]) {
+  ForEachFourRows(from, part, share, [&](int row, float4(&w)[4], float4(&m)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      w[i] = Mix(factors.kept, w[i], factors.moved, s[i]);
-      s[i] = Mix(factors.slowed, s[i], 0, s[i]);
+      w[i] = Mix(factors.kept, w[i], factors.moved, m[i]);
+      m[i] = Mix(factors.slowed, m[i], 0, m[i]);
     }
 #pragma unroll 2
-    for (int step = 0; step < steps.count; ++step) {
-      const float4 delta = LoadFour(steps.delta + step * steps.between + share.column);
-      const float4 four = LoadFour(steps.z + step * steps.between + row);
+    for (int step = 0; step <= z.count; ++step) {
+      const float4 of_step = LoadFour(delta[step] + share.column);
+      const float4 four = LoadFour(z[step] + row);
       const float values[] = {four.x, four.y, four.z, four.w};
-      const float of_weights = steps.g[step], of_momenta = steps.s[step];
+      const float of_weights = g[step], of_momenta = s[step];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        AddScaled(w[i], of_weights * values[i], delta);
-        AddScaled(s[i], of_momenta * values[i], delta);
+        AddScaled(w[i], of_weights * values[i], of_step);
+        AddScaled(m[i], of_momenta * values[i], of_step);
       }
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int64_t to = static_cast<int64_t>(row + i) * part.pitch + share.column;
       __stcs(reinterpret_cast<float4*>(weights + to), w[i]);
-      __stcs(reinterpret_cast<float4*>(momenta + to), s[i]);
+      __stcs(reinterpret_cast<float4*>(momenta + to), m[i]);
     }
   });
 }
