@@ -39,30 +39,30 @@ struct HeldDivision {
   static constexpr int kMostUnits = 64;  // of a cluster
   // A head's matrices and one of the next, so that memory never waits.
   static constexpr int kLeastSlots = 5, kMostSlots = 8;
+  static constexpr int kMostDim = 4 * kWarp;  // outputs of the network, by one warp
 
   HeldPart parts[2];
   int blocks = 0;   // of a cluster; 0: such heads find no room
   int of_slot = 0;  // floats
   int slots = 0;
-  int places = 0;   // of steps: those held back, and the token's own
-  int of_step = 0;  // floats of a step's vectors: z_1, delta_2 of all, z_2, delta_1 of these units
-  int units;        // HeldUnit of each
-  int barriers;     // of slots, of both `vectors`, and of all four `outputs`
-  int first_slot;
-  int vectors[2];                          // of steps: [capacity, of_step]
-  int own[2];                              // the token's
-  int g[2], next_g[2], next_s[2];          // [places], before the token, and after it
-  int dots[5];                             // [places]: of k, q, z, error and q's z with steps
-  int partial;                             // sums of products, of two vectors
-  int outputs[2][2];                       // for k and for q: [blocks, dim]
-  int q[2], v[2];                          // [dim]
-  int gain[2], gain_momenta[2], shift[2];  // [dim]
-  int slope, of_q, z_of_q;                 // of hidden units
+  int of_step = 0;   // floats of a step's vectors: z_1, delta_2 of all, z_2, delta_1 of these units
+  int units = 0;     // HeldUnit of each
+  int barriers = 0;  // of slots, of both `vectors`, and of all four `outputs`
+  int first_slot = 0;
+  int vectors[2] = {};                // of steps held back: [capacity, of_step]
+  int own[2] = {};                    // the token's
+  int numbers[2] = {};                // HeldNumbers()
+  int dots[5] = {};                   // [capacity + 1]: of k, q, z, error and q's z with steps
+  int partial = 0, partial_of_q = 0;  // sums of products: of two vectors, and the last one
+  int outputs[2][2] = {};             // for k and for q, of several blocks: [blocks, dim]
+  int q[2] = {}, v[2] = {};           // [dim]
+  int gain[2] = {}, gain_momenta[2] = {}, shift[2] = {};  // [dim], of norms
+  int slope = 0, of_q = 0, z_of_q = 0;                    // of hidden units
   int floats = 0;
 
   HeldDivision() = default;
   // With as many slots as `room` has space for, in floats.
-  HeldDivision(int dim, int hidden, int blocks, int capacity, int room) {
+  HeldDivision(int dim, int hidden, bool normed, int blocks, int capacity, int room) {
     const auto take = [this](int n) {
       const int taken = floats;
       floats += (n + 3) / 4 * 4;
@@ -72,27 +72,26 @@ struct HeldDivision {
     parts[0] = HeldPart(dim, part, hidden, part);
     parts[1] = HeldPart(part, dim, dim, part * dim);
     of_slot = dim * part;
-    places = capacity + 1;
     of_step = 2 * (dim + part);
-    first_slot = 0;
     units = take(kMostUnits * static_cast<int>(sizeof(HeldUnit) / sizeof(float)));
     barriers = take(2 * (kMostSlots + 6));
-    for (int& turn : vectors) turn = take(capacity * of_step);
-    for (int& turn : own) turn = take(of_step);
-    for (auto* const numbers : {&g, &next_g, &next_s}) {
-      for (int& turn : *numbers) turn = take(places);
-    }
-    for (int& numbers : dots) numbers = take(places);
-    partial = take(std::max(2 * parts[0].sums * parts[0].columns, parts[1].sums * dim));
-    for (auto& of_vector : outputs) {
-      for (int& turn : of_vector) turn = take(blocks * dim);
-    }
-    for (auto* const vector : {&q, &v, &gain, &gain_momenta, &shift}) {
-      for (int& turn : *vector) turn = take(dim);
+    for (int& numbers_of : dots) numbers_of = take(capacity + 1);
+    const int of_outputs = parts[1].sums * dim;
+    partial = take(std::max(2 * parts[0].sums * parts[0].columns, of_outputs));
+    partial_of_q = take(of_outputs);
+    for (int turn = 0; turn < 2; ++turn) {
+      vectors[turn] = take(capacity * of_step);
+      own[turn] = take(of_step);
+      numbers[turn] = take(static_cast<int>(HeldNumbers(capacity)));
+      for (auto& of_vector : outputs) of_vector[turn] = blocks > 1 ? take(blocks * dim) : 0;
+      for (auto* const vector : {&q, &v}) (*vector)[turn] = take(dim);
+      for (auto* const vector : {&gain, &gain_momenta, &shift}) {
+        (*vector)[turn] = normed ? take(dim) : 0;
+      }
     }
     for (int* const vector : {&slope, &of_q, &z_of_q}) *vector = take(part);
     slots = std::min((room - floats) / of_slot, kMostSlots);
-    if (slots < kLeastSlots || dim > kThreads || 3 * dim / 4 > kThreads) return;
+    if (slots < kLeastSlots || dim > kMostDim) return;
     first_slot = take(slots * of_slot);
     this->blocks = blocks;
   }
@@ -113,6 +112,10 @@ struct HeldParams {
     return MemoryAt<float>(vectors, unit.slot, unit.memory) +
            int64_t{unit.head} * capacity * HeldVectors(memory.dim, memory.divided);
   }
+  __device__ bool Folds(const HeldUnit& unit) const {
+    return folds_all || unit.fresh != 0 || unit.count == capacity;
+  }
+  __device__ bool HasNorm() const { return memory.network.norm != MemoryNetwork::Norm::kNone; }
 };
 
 // resident/held.cu: segments of one token, of heads that such a division has room for.

@@ -16,9 +16,6 @@ struct Factors {
   float kept, moved, slowed;
 };
 
-// Rows and steps whose loads share one latency.
-constexpr int kTogether = 8;
-
 template <typename Value>
 __device__ inline Value LoadAs(const float* p) {
   return *reinterpret_cast<const Value*>(p);
@@ -87,13 +84,9 @@ __device__ inline void Products(const float* const (&x)[kVectors],
 template <typename Value>
 __device__ inline Value SumOfPartial(const float* partial, const HeldPart& part, int column) {
   Value sum = {};
-  for (int first = 0; first < part.sums; first += kTogether) {
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      if (first + i >= part.sums) continue;
-      AddScaled(sum, 1.0f, LoadAs<Value>(partial + (first + i) * part.columns + column));
-    }
-  }
+  const float* at = partial + column;
+#pragma unroll 4
+  for (int i = 0; i < part.sums; ++i, at += part.columns) AddScaled(sum, 1.0f, LoadAs<Value>(at));
   return sum;
 }
 
@@ -104,17 +97,29 @@ struct StepVectors {
 
   __device__ const float* operator[](int i) const { return i < count ? held + i * between : own; }
 };
+// What weights and momenta take of steps' products, before the token and after it. It has no part
+// in those before.
+struct StepFactors {
+  const float *g, *s;
+  StepGates gates;
+  int count;  // of steps held back
 
-// dots[i] = by[i] x y_i of the first `count` vectors y, a warp each; of one x or two.
-template <int kVectors>
+  __device__ float Before(int i) const { return i < count ? g[i] : 0.0f; }
+  __device__ float MomentaAfter(int i) const { return i < count ? gates.momentum * s[i] : -1.0f; }
+  __device__ float After(int i) const {
+    return i < count ? fmaf(gates.keep, g[i], MomentaAfter(i)) : -1.0f;
+  }
+};
+
+// dots[i] = by(number of x, i) x y_i of the first `count` vectors y, a warp each; of one x or two.
+template <int kVectors, typename By>
 __device__ inline void Dots(const float* const (&x)[kVectors], const StepVectors& y, int width,
-                            int count, const float* const (&by)[kVectors],
-                            float* const (&dots)[kVectors]) {
+                            int count, const By& by, float* const (&dots)[kVectors]) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   for (int i = warp; i < count; i += kWarps) {
     const float* const of_step = y[i];
     float sums[kVectors] = {};
-#pragma unroll 4
+#pragma unroll 2
     for (int j = lane; j < width; j += kWarp) {
       const float value = of_step[j];
 #pragma unroll
@@ -122,23 +127,26 @@ __device__ inline void Dots(const float* const (&x)[kVectors], const StepVectors
     }
 #pragma unroll
     for (int n = 0; n < kVectors; ++n) sums[n] = WarpSum(sums[n]);
+    if (lane != 0) continue;
 #pragma unroll
-    for (int n = 0; n < kVectors; ++n) {
-      if (lane == 0) dots[n][i] = by[n][i] * sums[n];
-    }
+    for (int n = 0; n < kVectors; ++n) dots[n][i] = by(n, i) * sums[n];
   }
 }
 // sum_i dots[i] y_i of the first `count` vectors, element j, or four from there on.
 template <typename Value>
 __device__ inline Value SumOfSteps(const float* dots, const StepVectors& y, int count, int j) {
   Value sum = {};
-  for (int first = 0; first < count; first += kTogether) {
+  const int held = min(count, y.count);
+  const float* at = y.held + j;
+  for (int first = 0; first < held; first += 4) {
+    const float4 four = LoadFour(dots + first);
+    const float values[] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      if (first + i >= count) continue;
-      AddScaled(sum, dots[first + i], LoadAs<Value>(y[first + i] + j));
+    for (int i = 0; i < 4; ++i, at += y.between) {
+      if (first + i < held) AddScaled(sum, values[i], LoadAs<Value>(at));
     }
   }
+  if (count > held) AddScaled(sum, dots[held], LoadAs<Value>(y.own + j));
   return sum;
 }
 
@@ -177,11 +185,10 @@ __device__ inline void ProductsOfRows(const Matrices& from, const Factors& facto
   }
 }
 
-// Adds steps, the token's own too, to a share of W and S, which go to the slab: W takes g times the
-// product of z and delta, S takes s times that.
+// Adds steps, the token's own too, to a share of W and S, which go to the slab.
 __device__ inline void Fold(const Matrices& from, const Factors& factors, const StepVectors& z,
-                            const StepVectors& delta, const float* g, const float* s,
-                            const Part& part, const Share& share, float* weights, float* momenta) {
+                            const StepVectors& delta, const StepFactors& by, const Part& part,
+                            const Share& share, float* weights, float* momenta) {
   ForEachFourRows(from, part, share, [&](int row, float4(&w)[4], float4(&m)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -193,7 +200,7 @@ __device__ inline void Fold(const Matrices& from, const Factors& factors, const 
       const float4 of_step = LoadFour(delta[step] + share.column);
       const float4 four = LoadFour(z[step] + row);
       const float values[] = {four.x, four.y, four.z, four.w};
-      const float of_weights = g[step], of_momenta = s[step];
+      const float of_weights = by.After(step), of_momenta = by.MomentaAfter(step);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         AddScaled(w[i], of_weights * values[i], of_step);

@@ -113,12 +113,22 @@ HeldDivision DivideHeld(const Device& device, const HeldMemoryArgs& args) {
   const int dim = static_cast<int>(memory.q.shape[2]), hidden = memory.network.hidden;
   // Less what is static.
   const auto all = static_cast<int>(device.properties().sharedMemPerBlockOptin) - 64;
+  const bool normed = memory.network.norm != MemoryNetwork::Norm::kNone;
+  const int gain = memory.network.depth;
   HeldDivision found;
-  if (!HasHopperCode(device) || !AreAligned(args.held.numbers, args.held.vectors)) return found;
+  if (!HasHopperCode(device) ||
+      !AreAligned(args.held.numbers, args.held.vectors, memory.out, memory.gain, memory.shift)) {
+    return found;
+  }
+  if (memory.network.trains_gain &&
+      !AreAligned(memory.weights.at[gain], memory.momenta.at[gain], memory.initial_weights.at[gain],
+                  memory.initial_momenta.at[gain])) {
+    return found;
+  }
   for (int team = 1; team <= kMaxTeam && hidden % (4 * team) == 0; team *= 2) {
     const bool at_once = UnitsOf(memory) * team <= device.multiprocessors();
     if (found.blocks != 0 && (!at_once || hidden / team < kEnough)) break;
-    const HeldDivision division(dim, hidden, team, args.held.capacity, all / 4);
+    const HeldDivision division(dim, hidden, normed, team, args.held.capacity, all / 4);
     if (division.blocks != 0) found = division;
   }
   return found;
