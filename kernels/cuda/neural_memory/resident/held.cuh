@@ -36,7 +36,7 @@ struct HeldUnit {
 // W_1, S_1, W_2 and S_2, which go through `slots` of its shared memory in turns. Where arrays begin
 // there, in floats; those of two take turns from head to head.
 struct HeldDivision {
-  static constexpr int kMostUnits = 64;  // of a cluster
+  static constexpr int kMostUnits = 96;  // of a cluster
   // A head's matrices and one of the next, so that memory never waits.
   static constexpr int kLeastSlots = 5, kMostSlots = 8;
   static constexpr int kMostDim = 4 * kWarp;  // outputs of the network, by one warp

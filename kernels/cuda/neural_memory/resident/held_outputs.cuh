@@ -107,8 +107,7 @@ __device__ inline void FindError(const HeldParams& h, const HeldUnit& unit, Four
     const float mean = network.norm == MemoryNetwork::Norm::kLayer
                            ? SumOfOutputs(dim, [&](int i) { return gradient.at[i]; }) / width
                            : 0.0f;
-    const float along =
-        SumOfOutputs(dim, [&](int i) { return gradient.at[i] * n.at[i]; }) / width;
+    const float along = SumOfOutputs(dim, [&](int i) { return gradient.at[i] * n.at[i]; }) / width;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       gradient.at[i] = (gradient.at[i] - mean - n.at[i] * along) / spread;
