@@ -49,11 +49,13 @@ __device__ inline int FindUnits(const HeldParams& h, HeldUnit* units) {
   return found;
 }
 
-// Beside the warps that compute, one asks for what comes next, and one finishes what came before.
-constexpr int kAsks = kWarps, kFinishes = kWarps + 1;
-constexpr int kAllThreads = kThreads + 2 * kWarp;
+// Beside the warps that multiply matrices some multiply vectors, one asks for what comes next, and
+// one finishes what came before.
+constexpr int kAsks = kWarps + kDotWarps, kFinishes = kAsks + 1;
+constexpr int kComputing = kThreads + kDotWarps * kWarp;
+constexpr int kAllThreads = kComputing + 2 * kWarp;
 
-// Barriers of some of a block's warps. kCompute: those that compute.
+// Barriers of some of a block's warps. kCompute: of those that multiply.
 enum BarrierOf : int {
   kCompute = 1,
   kUsedFirst = 2,  // these tell the asking warp: W_1 and S_1 of a head are not needed any more
@@ -70,7 +72,7 @@ template <BarrierOf kBarrier, int kCount>
 __device__ inline void Tell() {
   asm volatile("bar.arrive %0, %1;" ::"n"(static_cast<int>(kBarrier)), "n"(kCount) : "memory");
 }
-constexpr int kWithOne = kThreads + kWarp;
+constexpr int kWithOne = kComputing + kWarp;
 
 // A head at work, as the arrays of a block's shared memory have it.
 struct HeldToken {
@@ -87,8 +89,10 @@ struct HeldToken {
              .moved = 0,
              .slowed = unit.gates.momentum * before.slowed};
     after.moved = unit.gates.keep * before.moved + after.slowed;
-    by = {
-        .g = numbers + 4, .s = numbers + 4 + h.capacity, .gates = unit.gates, .count = unit.count};
+    by = {.g = numbers + 4,
+          .s = numbers + 4 + h.Capacity(),
+          .gates = unit.gates,
+          .count = unit.count};
     k = shared + at.own[turn];
     error = k + h.memory.dim;
     own_z = error + h.memory.dim;
@@ -116,20 +120,18 @@ __device__ inline FourOutputs PartOfOutputs(const HeldParams& h, const HeldToken
   return FourOutputs(y);
 }
 
-__device__ inline void Compute(const HeldParams& h, const HeldUnit* units, int count, int rank,
-                               float* shared) {
+__device__ inline void MultiplyMatrices(const HeldParams& h, const HeldUnit* units, int count,
+                                        int rank, float* shared) {
   const Params& p = h.memory;
   const HeldDivision& at = h.division;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
-  const int dim = p.dim;
   const HeldPart &part_1 = at.parts[0], &part_2 = at.parts[1];
   const int own = part_1.columns;
   const Share share_1(part_1), share_2(part_2);
   const auto activation = p.network.activation;
   float *const partial = shared + at.partial, *const z_of_q = shared + at.z_of_q;
-  float *const of_k = shared + at.dots[0], *const of_q = shared + at.dots[1];
-  float *const of_z = shared + at.dots[2], *const of_error = shared + at.dots[3];
-  float* const of_z_of_q = shared + at.dots[4];
+  const float *const of_k = shared + at.dots[0], *const of_q = shared + at.dots[1];
+  const float *const of_z = shared + at.dots[2], *const of_error = shared + at.dots[3];
   const HeldBarriers barriers(at, shared);
   MatrixReader matrices(h, shared);
 #pragma unroll 1
@@ -138,18 +140,13 @@ __device__ inline void Compute(const HeldParams& h, const HeldUnit* units, int c
     const int turn = u % 2, steps = unit.count;
     const HeldToken token(h, unit, turn, shared);
     const float *const q = shared + at.q[turn], *const k = token.k;
-    const auto before = [&](int, int i) { return token.by.Before(i); };
-    const auto after = [&](int, int i) { return token.by.After(i); };
 
     // Layer 1 of k as it was, and of q as it will be, less what this token adds.
     BulkWait(barriers.Inputs(turn), u / 2 % 2);
-    Dots<2>({k, q}, token.keys, dim, steps + 1,
-            [&](int n, int i) { return n == 0 ? token.by.Before(i) : token.by.After(i); },
-            {of_k, of_q});
     const Matrices first = matrices.Await(unit, 0);
     Products<2>({k, q}, {token.before, token.after}, first, part_1, share_1, partial);
-    Tell<kUsedFirst, kWithOne>();
-    SyncWith<kCompute, kThreads>();
+    Tell<kUsedFirst, kThreads + kWarp>();
+    SyncWith<kCompute, kComputing>();
     for (int i = thread; i < 2 * own; i += kThreads) {
       const bool is_q = i >= own;
       const int j = is_q ? i - own : i;
@@ -163,23 +160,21 @@ __device__ inline void Compute(const HeldParams& h, const HeldUnit* units, int c
         shared[at.slope + j] = slope;
       }
     }
-    SyncWith<kCompute, kThreads>();
+    SyncWith<kCompute, kComputing>();
 
-    Dots<1>({token.own_z}, token.z, own, steps, before, {of_z});
     const Matrices second = matrices.Await(unit, 1);
     Products<1>({token.own_z}, {token.before}, second, part_2, share_2, partial);
-    SyncWith<kCompute, kThreads>();
+    SyncWith<kCompute, kComputing>();
     if (warp == 0) {
       const FourOutputs part = PartOfOutputs(h, token, partial, of_z, steps);
       const FourOutputs all =
           SumOfBlocks(h, part, rank, /*which=*/0, u, /*to_blocks=*/p.blocks, shared);
       FindError(h, unit, all, rank, turn, shared, token.error);
     }
-    SyncWith<kCompute, kThreads>();
+    SyncWith<kCompute, kComputing>();
 
-    Dots<1>({token.error}, token.errors, dim, steps, before, {of_error});
     ProductsOfRows(second, token.before, part_2, token.error, token.delta);
-    SyncWith<kCompute, kThreads>();
+    SyncWith<kCompute, kComputing>();
     for (int i = thread; i < own; i += kThreads) {
       const float sum = token.delta[i] + SumOfSteps<float>(of_error, token.z, steps, i);
       const float of_unit = shared[at.slope + i] * sum;
@@ -188,7 +183,6 @@ __device__ inline void Compute(const HeldParams& h, const HeldUnit* units, int c
       z_of_q[i] = Activate(activation, fmaf(of_q[steps], of_unit, shared[at.of_q + i]), &slope);
     }
     SyncWith<kMayMake, kWithOne>();
-    Dots<1>({z_of_q}, token.z, own, steps + 1, after, {of_z_of_q});
     Products<1>({z_of_q}, {token.after}, second, part_2, share_2, shared + at.partial_of_q);
     Tell<kMadeLast, kWithOne>();
     if (h.Folds(unit)) {
@@ -198,7 +192,36 @@ __device__ inline void Compute(const HeldParams& h, const HeldUnit* units, int c
       Fold(second, token.after, token.z, token.errors, token.by, part_2, share_2,
            tensors.InSlab(p.weights, 1), tensors.InSlab(p.momenta, 1));
     }
-    SyncWith<kUsedAll, kWithOne>();
+    SyncWith<kUsedAll, kThreads + kWarp>();
+  }
+}
+
+// The same of vectors: those of steps with what they are to be multiplied by.
+__device__ inline void MultiplyVectors(const HeldParams& h, const HeldUnit* units, int count,
+                                       float* shared) {
+  const HeldDivision& at = h.division;
+  const int dim = h.memory.dim, own = at.parts[0].columns;
+  const HeldBarriers barriers(at, shared);
+#pragma unroll 1
+  for (int u = 0; u < count; ++u) {
+    const int turn = u % 2, steps = units[u].count;
+    const HeldToken token(h, units[u], turn, shared);
+    const auto before = [&](int, int i) { return token.by.Before(i); };
+    const auto after = [&](int, int i) { return token.by.After(i); };
+    BulkWait(barriers.Inputs(turn), u / 2 % 2);
+    Dots<2>({token.k, shared + at.q[turn]}, token.keys, dim, steps + 1,
+            [&](int n, int i) { return n == 0 ? token.by.Before(i) : token.by.After(i); },
+            {shared + at.dots[0], shared + at.dots[1]});
+    SyncWith<kCompute, kComputing>();
+    SyncWith<kCompute, kComputing>();
+    Dots<1>({token.own_z}, token.z, own, steps, before, {shared + at.dots[2]});
+    SyncWith<kCompute, kComputing>();
+    SyncWith<kCompute, kComputing>();
+    Dots<1>({token.error}, token.errors, dim, steps, before, {shared + at.dots[3]});
+    SyncWith<kCompute, kComputing>();
+    SyncWith<kMayMake, kWithOne>();
+    Dots<1>({shared + at.z_of_q}, token.z, own, steps + 1, after, {shared + at.dots[4]});
+    Tell<kMadeLast, kWithOne>();
   }
 }
 
@@ -208,14 +231,14 @@ __device__ inline void AskForNext(const HeldParams& h, const HeldUnit* units, in
 #pragma unroll 1
   for (int u = 0; u < count; ++u) {
     const bool folds = h.Folds(units[u]);
-    SyncWith<kUsedFirst, kWithOne>();
+    SyncWith<kUsedFirst, kThreads + kWarp>();
     if (!folds) ring.Fill(units, count, 4 * u + 2);
     SyncWith<kFinished, 2 * kWarp>();
     if (u + 1 < count) {
       FetchState(h, units[u + 1], rank, (u + 1) % 2, shared);
       FetchVectors(h, units[u + 1], (u + 1) % 2, shared);
     }
-    SyncWith<kUsedAll, kWithOne>();
+    SyncWith<kUsedAll, kThreads + kWarp>();
     ring.Fill(units, count, 4 * u + 4);
   }
 }
@@ -290,8 +313,10 @@ __global__ void __launch_bounds__(kAllThreads, 1)
     AskForNext(h, units, count, rank, ring, shared);
   } else if (warp == kFinishes) {
     Finish(h, units, count, rank, shared);
+  } else if (warp >= kWarps) {
+    MultiplyVectors(h, units, count, shared);
   } else {
-    Compute(h, units, count, rank, shared);
+    MultiplyMatrices(h, units, count, rank, shared);
   }
 }
 
@@ -324,17 +349,8 @@ int ClustersAtOnce(Device& device, int64_t shared_bytes, int blocks) {
 
 }  // namespace
 
-void LaunchHeldSteps(Device& device, const HeldDivision& division, const Params& p,
-                     const HeldMemoryArgs& args) {
-  HeldParams h = {.memory = p,
-                  .division = division,
-                  .numbers = args.held.numbers,
-                  .vectors = args.held.vectors,
-                  .capacity = args.held.capacity,
-                  .units = p.segments.count * p.heads,
-                  .folds_all = false};
-  // Heads that are few gain nothing by what is held back.
-  h.folds_all = !args.always_holds && h.units * kMaxTeam <= device.multiprocessors();
+void LaunchHeldSteps(Device& device, const HeldDivision& division, const Params& p) {
+  HeldParams h = {.memory = p, .division = division, .units = p.segments.count * p.heads};
   h.memory.division.parts[0] = division.parts[0];
   h.memory.division.parts[1] = division.parts[1];
   const int64_t shared_bytes = int64_t{4} * division.floats;

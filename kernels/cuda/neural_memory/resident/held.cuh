@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/cuda/neural_memory/resident/head.cuh"
-#include "kernels/held_steps.h"
 
 namespace mneme::cuda::neural_memory::resident {
 
@@ -47,7 +46,7 @@ struct HeldDivision {
   int slots = 0;
   int of_step = 0;   // floats of a step's vectors: z_1, delta_2 of all, z_2, delta_1 of these units
   int units = 0;     // HeldUnit of each
-  int barriers = 0;  // of slots, of both `vectors`, and of all four `outputs`
+  int barriers = 0;  // HeldBarriers
   int first_slot = 0;
   int vectors[2] = {};                // of steps held back: [capacity, of_step]
   int own[2] = {};                    // the token's
@@ -74,7 +73,7 @@ struct HeldDivision {
     of_slot = dim * part;
     of_step = 2 * (dim + part);
     units = take(kMostUnits * static_cast<int>(sizeof(HeldUnit) / sizeof(float)));
-    barriers = take(2 * (kMostSlots + 6));
+    barriers = take(2 * (kMostSlots / 2 + 7));
     for (int& numbers_of : dots) numbers_of = take(capacity + 1);
     const int of_outputs = parts[1].sums * dim;
     partial = take(std::max(2 * parts[0].sums * parts[0].columns, of_outputs));
@@ -100,26 +99,22 @@ struct HeldDivision {
 struct HeldParams {
   Params memory;
   HeldDivision division;
-  StateView numbers, vectors;
-  int capacity;
-  int units;       // heads of all segments
-  bool folds_all;  // every step is written
+  int units;  // heads of all segments
 
+  __device__ int Capacity() const { return memory.held.capacity; }
   __device__ float* Numbers(const HeldUnit& unit) const {
-    return MemoryAt<float>(numbers, unit.slot, unit.memory) + unit.head * HeldNumbers(capacity);
+    return NumbersOfHead(memory, unit.slot, unit.memory, unit.head);
   }
   __device__ float* Vectors(const HeldUnit& unit) const {
-    return MemoryAt<float>(vectors, unit.slot, unit.memory) +
-           int64_t{unit.head} * capacity * HeldVectors(memory.dim, memory.divided);
+    return VectorsOfHead(memory, unit.slot, unit.memory, unit.head);
   }
   __device__ bool Folds(const HeldUnit& unit) const {
-    return folds_all || unit.fresh != 0 || unit.count == capacity;
+    return unit.fresh != 0 || unit.count == Capacity();
   }
   __device__ bool HasNorm() const { return memory.network.norm != MemoryNetwork::Norm::kNone; }
 };
 
 // resident/held.cu: segments of one token, of heads that such a division has room for.
-void LaunchHeldSteps(Device& device, const HeldDivision& division, const Params& p,
-                     const HeldMemoryArgs& args);
+void LaunchHeldSteps(Device& device, const HeldDivision& division, const Params& p);
 
 }  // namespace mneme::cuda::neural_memory::resident

@@ -115,7 +115,9 @@ __device__ inline void FindError(const HeldParams& h, const HeldUnit& unit, Four
   }
   gradient.Save(error, dim);
   if (trains) {
-    FourOutputs s(HasZeroGainMomenta(h, unit) ? nullptr : shared + at.gain_momenta[turn], dim);
+    FourOutputs s(
+        HasZeroMomenta(h, unit, TensorsOfHead<2>::kGain) ? nullptr : shared + at.gain_momenta[turn],
+        dim);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       s.at[i] = fmaf(unit.gates.momentum, s.at[i], -of_gain.at[i]);
@@ -175,7 +177,7 @@ __device__ inline void KeepStep(const HeldParams& h, const HeldUnit& unit, int r
   if (folds) return;
   for (int i = lane; rank == 0 && i <= unit.count; i += kWarp) {
     numbers[4 + i] = by.After(i);
-    numbers[4 + h.capacity + i] = by.MomentaAfter(i);
+    numbers[4 + h.Capacity() + i] = by.MomentaAfter(i);
   }
   float* const to = h.Vectors(unit) + unit.count * HeldVectors(dim, hidden);
   for (int i = 4 * lane; i < h.division.of_step; i += 4 * kWarp) {

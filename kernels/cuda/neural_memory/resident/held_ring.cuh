@@ -17,27 +17,34 @@ __device__ inline void FenceSharedWrites() {
 #endif
 }
 
+// Whether the momenta of a head's tensor are not there, but zeros.
+__device__ inline bool HasZeroMomenta(const HeldParams& h, const HeldUnit& unit, int tensor) {
+  return unit.fresh != 0 && h.memory.momenta.initial[tensor] == nullptr;
+}
+
 // The barriers of a block's copies.
 class HeldBarriers {
  public:
+  // Pairs of W_l and S_l that are on their way or in use, at most.
+  static constexpr int kPairs = HeldDivision::kMostSlots / 2 + 1;
+
   __device__ HeldBarriers(const HeldDivision& at, float* shared)
-      : first_(reinterpret_cast<uint64_t*>(shared + at.barriers)), slots_(at.slots) {}
+      : first_(reinterpret_cast<uint64_t*>(shared + at.barriers)) {}
 
   __device__ void Init() const {
-    for (int i = 0; i < slots_ + 6; ++i) InitBulkBarrier(first_ + i);
+    for (int i = 0; i < kPairs + 6; ++i) InitBulkBarrier(first_ + i);
     FenceBulkBarriers();
   }
-  __device__ uint64_t* Slot(int slot) const { return first_ + slot; }
+  __device__ uint64_t* Pair(int pair) const { return first_ + pair; }
   // What a head reads beside its matrices.
-  __device__ uint64_t* Inputs(int turn) const { return first_ + slots_ + turn; }
+  __device__ uint64_t* Inputs(int turn) const { return first_ + kPairs + turn; }
   // Parts of the network's outputs for k, 0, and q, 1.
   __device__ uint64_t* Outputs(int which, int turn) const {
-    return first_ + slots_ + 2 + 2 * which + turn;
+    return first_ + kPairs + 2 + 2 * which + turn;
   }
 
  private:
   uint64_t* const first_;
-  const int slots_;
 };
 
 // The matrices of a block's heads, W_1, S_1, W_2 and S_2 of each, in slots that take turns: for the
@@ -54,6 +61,7 @@ class MatrixRing {
     for (; asked_ < end; ++asked_) {
       Ask(units[asked_ / 4], asked_ % 4);
       at_ = at_ + 1 == slots ? 0 : at_ + 1;
+      if (asked_ % 2 == 1) pair_.Next();
     }
   }
 
@@ -62,13 +70,15 @@ class MatrixRing {
     const Params& p = h_.memory;
     const int lane = threadIdx.x % kWarp, l = matrix / 2;
     const TensorsOfHead<2> tensors(p, unit.slot, unit.memory, unit.head, rank_);
-    const float* const from =
-        tensors.Start(matrix % 2 == 0 ? p.weights : p.momenta, l, unit.fresh != 0);
-    uint64_t* const barrier = barriers_.Slot(at_);
+    const bool momenta = matrix % 2 == 1;
+    if (momenta && HasZeroMomenta(h_, unit, l)) return;
+    const float* const from = tensors.Start(momenta ? p.momenta : p.weights, l, unit.fresh != 0);
+    uint64_t* const barrier = barriers_.Pair(pair_.at);
     float* const to = shared_ + h_.division.first_slot + at_ * h_.division.of_slot;
     const uint32_t bytes = 4 * static_cast<uint32_t>(h_.division.of_slot);
-    if (lane == 0) ArriveAndExpect(barrier, from == nullptr ? 0 : bytes);
-    if (from == nullptr) return;
+    if (!momenta && lane == 0) {
+      ArriveAndExpect(barrier, HasZeroMomenta(h_, unit, l) ? bytes : 2 * bytes);
+    }
     if (l == 1 || p.blocks == 1) {
       if (lane == 0) BulkLoadOnce(to, from, bytes, barrier);
       return;
@@ -85,6 +95,7 @@ class MatrixRing {
   const int rank_;
   float* const shared_;
   int asked_ = 0, at_ = 0;
+  RingPlace<HeldBarriers::kPairs> pair_;
 };
 
 // The same for those who use them.
@@ -95,20 +106,18 @@ class MatrixReader {
 
   // The next two, W_l and S_l of a head, when they are there.
   __device__ Matrices Await(const HeldUnit& unit, int l) {
-    const float* const weights = AwaitOne();
-    const float* const momenta = AwaitOne();
-    const bool zeros = unit.fresh != 0 && h_.memory.momenta.initial[l] == nullptr;
-    return {weights, zeros ? nullptr : momenta};
+    BulkWait(barriers_.Pair(pair_.at), pair_.phase);
+    pair_.Next();
+    const float* const weights = NextSlot();
+    const float* const momenta = NextSlot();
+    const bool zeros = HasZeroMomenta(h_, unit, l);
+    return {weights, zeros ? weights : momenta, zeros};
   }
 
  private:
-  __device__ const float* AwaitOne() {
+  __device__ const float* NextSlot() {
     const float* const slot = shared_ + h_.division.first_slot + at_ * h_.division.of_slot;
-    BulkWait(barriers_.Slot(at_), phase_);
-    if (++at_ == h_.division.slots) {
-      at_ = 0;
-      phase_ ^= 1;
-    }
+    at_ = at_ + 1 == h_.division.slots ? 0 : at_ + 1;
     return slot;
   }
 
@@ -116,13 +125,8 @@ class MatrixReader {
   const HeldBarriers barriers_;
   float* const shared_;
   int at_ = 0;
-  uint32_t phase_ = 0;
+  RingPlace<HeldBarriers::kPairs> pair_;
 };
-
-// Whether the momenta of a head's gain are not there, but zeros.
-__device__ inline bool HasZeroGainMomenta(const HeldParams& h, const HeldUnit& unit) {
-  return unit.fresh != 0 && h.memory.momenta.initial[TensorsOfHead<2>::kGain] == nullptr;
-}
 
 // Starts copies of what a head reads of its state, but for matrices: steps held back with their
 // numbers, and gains; by one warp. The barrier expects what FetchVectors() brings, too.
@@ -135,12 +139,13 @@ __device__ inline void FetchState(const HeldParams& h, const HeldUnit& unit, int
   uint64_t* const barrier = HeldBarriers(at, shared).Inputs(turn);
   const auto bytes = [](int64_t floats) { return 4 * static_cast<uint32_t>(floats); };
   const bool trains = p.network.trains_gain, gains = h.HasNorm();
-  const bool momenta = trains && !HasZeroGainMomenta(h, unit), shifts = gains && p.shift != nullptr;
+  const bool momenta = trains && !HasZeroMomenta(h, unit, TensorsOfHead<2>::kGain),
+             shifts = gains && p.shift != nullptr;
   if (lane == 0) {
     const int vectors = 3 + (gains ? 1 : 0) + (momenta ? 1 : 0) + (shifts ? 1 : 0);
     ArriveAndExpect(barrier,
-                    bytes(unit.count * at.of_step + HeldNumbers(h.capacity) + vectors * dim));
-    BulkLoad(shared + at.numbers[turn], h.Numbers(unit), bytes(HeldNumbers(h.capacity)), barrier);
+                    bytes(unit.count * at.of_step + HeldNumbers(h.Capacity()) + vectors * dim));
+    BulkLoad(shared + at.numbers[turn], h.Numbers(unit), bytes(HeldNumbers(h.Capacity())), barrier);
     const TensorsOfHead<2> tensors(p, unit.slot, unit.memory, unit.head, rank);
     constexpr int kGain = TensorsOfHead<2>::kGain;
     if (gains) {

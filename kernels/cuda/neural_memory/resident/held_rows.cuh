@@ -7,9 +7,11 @@
 
 namespace mneme::cuda::neural_memory::resident {
 
-// A block's part of W and S, as they were written last. Null momenta are zeros.
+// A block's part of W and S, as they were written last. S may be zeros: then these are something
+// else of its shape.
 struct Matrices {
   const float *weights, *momenta;
+  bool zeros;
 };
 // What has become of them since: kept W + moved S, and slowed S.
 struct Factors {
@@ -36,9 +38,7 @@ __device__ inline void ForEachFourRows(const Matrices& from, const Part& part, c
 #pragma unroll
     for (int i = 0; i < 4; ++i) w[i] = LoadFour(from.weights + at + i * part.columns);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[i] = from.momenta == nullptr ? float4{} : LoadFour(from.momenta + at + i * part.columns);
-    }
+    for (int i = 0; i < 4; ++i) s[i] = LoadFour(from.momenta + at + i * part.columns);
     visit(row, w, s);
   }
 }
@@ -65,7 +65,8 @@ __device__ inline void Products(const float* const (&x)[kVectors],
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, fours = part.columns / 4;
 #pragma unroll
   for (int n = 0; n < kVectors; ++n) {
-    float4 sum = Mix(factors[n].kept, of_weights[n], factors[n].moved, of_momenta[n]);
+    const float moved = from.zeros ? 0.0f : factors[n].moved;
+    float4 sum = Mix(factors[n].kept, of_weights[n], moved, of_momenta[n]);
     float* const sums = partial + n * part.sums * part.columns;
     if (!part.in_warps) {
       if (share.count > 0) SaveFour(sums + 4 * threadIdx.x, sum);
@@ -111,23 +112,39 @@ struct StepFactors {
   }
 };
 
-// dots[i] = by(number of x, i) x y_i of the first `count` vectors y, a warp each; of one x or two.
+// Warps that do the following, from number kWarps on.
+constexpr int kDotWarps = 2;
+
+// dots[i] = by(number of x, i) x y_i of the first `count` vectors y, half a warp each; of one x or
+// two.
 template <int kVectors, typename By>
 __device__ inline void Dots(const float* const (&x)[kVectors], const StepVectors& y, int width,
                             int count, const By& by, float* const (&dots)[kVectors]) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  for (int i = warp; i < count; i += kWarps) {
-    const float* const of_step = y[i];
+  constexpr int kHalf = kWarp / 2;
+  const int lane = threadIdx.x % kHalf;
+  const int number = static_cast<int>(threadIdx.x) / kHalf - 2 * kWarps;
+  // A warp's lanes stay together.
+  for (int i = number; i / 2 * 2 < count; i += 2 * kDotWarps) {
     float sums[kVectors] = {};
-#pragma unroll 2
-    for (int j = lane; j < width; j += kWarp) {
-      const float value = of_step[j];
+    if (i < count) {
+      const float* const of_step = y[i];
+      for (int j = 4 * lane; j < width; j += 4 * kHalf) {
+        const float4 value = LoadFour(of_step + j);
 #pragma unroll
-      for (int n = 0; n < kVectors; ++n) sums[n] = fmaf(x[n][j], value, sums[n]);
+        for (int n = 0; n < kVectors; ++n) {
+          const float4 four = LoadFour(x[n] + j);
+          sums[n] += (four.x * value.x + four.y * value.y) + (four.z * value.z + four.w * value.w);
+        }
+      }
     }
 #pragma unroll
-    for (int n = 0; n < kVectors; ++n) sums[n] = WarpSum(sums[n]);
-    if (lane != 0) continue;
+    for (int offset = kHalf / 2; offset > 0; offset /= 2) {
+#pragma unroll
+      for (int n = 0; n < kVectors; ++n) {
+        sums[n] += __shfl_xor_sync(kAllLanes, sums[n], offset);
+      }
+    }
+    if (lane != 0 || i >= count) continue;
 #pragma unroll
     for (int n = 0; n < kVectors; ++n) dots[n][i] = by(n, i) * sums[n];
   }
@@ -156,25 +173,26 @@ __device__ inline void ProductsOfRows(const Matrices& from, const Factors& facto
                                       const Part& part, const float* x, float* y) {
   constexpr int kLanes = 8, kAtOnce = 4, kBetween = kThreads / kLanes;
   const int thread = static_cast<int>(threadIdx.x);
+  const float moved = from.zeros ? 0.0f : factors.moved;
   for (int first = thread / kLanes; first < part.rows; first += kAtOnce * kBetween) {
     float of_weights[kAtOnce] = {}, of_momenta[kAtOnce] = {};
     for (int o = thread % kLanes * 4; o < part.columns; o += 4 * kLanes) {
       const float4 four = LoadFour(x + o);
-      const auto dot = [&](const float* row) {
+      const auto add = [&](const float* row, float& sum) {
         const float4 w = LoadFour(row + o);
-        return (w.x * four.x + w.y * four.y) + (w.z * four.z + w.w * four.w);
+        sum = fmaf(w.w, four.w, fmaf(w.z, four.z, fmaf(w.y, four.y, fmaf(w.x, four.x, sum))));
       };
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int row = first + i * kBetween;
         if (row >= part.rows) continue;
-        of_weights[i] += dot(from.weights + row * part.columns);
-        if (from.momenta != nullptr) of_momenta[i] += dot(from.momenta + row * part.columns);
+        add(from.weights + row * part.columns, of_weights[i]);
+        add(from.momenta + row * part.columns, of_momenta[i]);
       }
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      float sum = factors.kept * of_weights[i] + factors.moved * of_momenta[i];
+      float sum = factors.kept * of_weights[i] + moved * of_momenta[i];
 #pragma unroll
       for (int offset = kLanes / 2; offset > 0; offset /= 2) {
         sum += __shfl_xor_sync(kAllLanes, sum, offset);
@@ -189,11 +207,13 @@ __device__ inline void ProductsOfRows(const Matrices& from, const Factors& facto
 __device__ inline void Fold(const Matrices& from, const Factors& factors, const StepVectors& z,
                             const StepVectors& delta, const StepFactors& by, const Part& part,
                             const Share& share, float* weights, float* momenta) {
+  const float moved = from.zeros ? 0.0f : factors.moved;
+  const float slowed = from.zeros ? 0.0f : factors.slowed;
   ForEachFourRows(from, part, share, [&](int row, float4(&w)[4], float4(&m)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      w[i] = Mix(factors.kept, w[i], factors.moved, m[i]);
-      m[i] = Mix(factors.slowed, m[i], 0, m[i]);
+      w[i] = Mix(factors.kept, w[i], moved, m[i]);
+      m[i] = Mix(slowed, m[i], 0, m[i]);
     }
 #pragma unroll 2
     for (int step = 0; step <= z.count; ++step) {

@@ -168,6 +168,7 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
               .answer_gate = nullptr,
               .gated = {},
               .only_steps = false,
+              .held = {},
               .weights = {},
               .momenta = {},
               .anchors = {},
@@ -257,10 +258,21 @@ bool TakesHeld(const Device& device, const HeldMemoryArgs& args) {
 }
 
 void LaunchHeld(Device& device, const HeldMemoryArgs& args, bool early) {
+  const NeuralMemoryArgs& memory = args.memory;
+  // Heads that are few gain nothing by what is held back: each has as many blocks as a cluster may.
+  const bool few = UnitsOf(memory) * kMaxTeam <= device.multiprocessors();
+  if (few && memory.segments.longest == 1 && !args.always_holds) {
+    const Plan plan = MakePlan(device, memory, /*blocks=*/0, UnitsOf(memory));
+    Params p = MakeParams(memory, plan);
+    p.early = early;
+    p.held = args.held;
+    return LaunchOneTokenSteps(device, plan, p);
+  }
   const HeldDivision division = DivideHeld(device, args);
-  Params p = MakeParams(args.memory, {.blocks = division.blocks, .tokens = 1});
+  Params p = MakeParams(memory, {.blocks = division.blocks, .tokens = 1});
   p.early = early;
-  LaunchHeldSteps(device, division, p, args);
+  p.held = args.held;
+  LaunchHeldSteps(device, division, p);
 }
 
 void LaunchLonger(Device& device, const NeuralMemoryArgs& args) {
