@@ -18,6 +18,7 @@ namespace {
 
 using Norm = MemoryNetwork::Norm;
 using Activation = MemoryNetwork::Activation;
+using Read = NeuralMemoryArgs::Read;
 
 const MemoryRule kRules[] = {
     {.name = "plain", .loss = false},
@@ -38,6 +39,53 @@ const MemoryRule kRules[] = {
      .gain_offset = 1},
     {.name = "340m, four times as wide", .dim = 64, .hidden = 256},
     {.name = "760m", .heads = 1, .dim = 96, .hidden = 384},
+    // Steps of several tokens that are read ahead. None begins in the middle of nothing: at a
+    // step's first token its gradients are zero.
+    {.name = "ahead",
+     .dim = 64,
+     .depth = 1,
+     .biases = true,
+     .norm = Norm::kLayer,
+     .step = 16,
+     .anchor_period = 16,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false,
+     .scaled = true},
+    {.name = "ahead, no norm, no bias",
+     .heads = 3,
+     .dim = 20,
+     .depth = 1,
+     .step = 11,
+     .anchor_period = 11,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false,
+     .loss = false},
+    {.name = "ahead, behind a prefix",
+     .dim = 96,
+     .depth = 1,
+     .biases = true,
+     .norm = Norm::kRms,
+     .step = 16,
+     .anchor_period = 16,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false,
+     .scaled = true,
+     .first_position = 3,
+     .initial_of_all = true},
+    {.name = "ahead, wide",
+     .heads = 1,
+     .dim = 128,
+     .depth = 1,
+     .biases = true,
+     .norm = Norm::kLayer,
+     .step = 16,
+     .anchor_period = 16,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false},
 };
 
 // The same tokens of several problems as one, segment by segment.
@@ -67,11 +115,13 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
   }
 
   // Feeds segments, all of as many tokens, in parts of these sizes, all at once; then settles.
+  // `writes`: the part from which on steps of few heads are written.
   MemoryProblem::Trained Run(const MemoryProblem& whole, int capacity,
-                             const std::vector<int>& sizes) {
+                             const std::vector<int>& sizes, int writes = 1 << 20) {
     Workbench bench(*backend_);
     MemoryProblem::Loaded loaded = whole.Load(bench);
-    const int64_t dim = whole.rule.dim, hidden = whole.rule.hidden, heads = whole.rule.heads;
+    const int64_t dim = whole.rule.dim, hidden = whole.rule.network().hidden;
+    const int64_t heads = whole.rule.heads;
     // A fresh session's fields hold NaN.
     SlabPool numbers(bench, MemoryProblem::kSlots, 1, heads * HeldNumbers(capacity), DType::kF32);
     SlabPool vectors(bench, MemoryProblem::kSlots, 1, heads * capacity * HeldVectors(dim, hidden),
@@ -84,7 +134,7 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
     const HeldSteps held = {
         .capacity = capacity, .numbers = numbers.view(), .vectors = vectors.view()};
     std::vector<MemoryProblem::Trained> rows(whole.segments.size());
-    int done = 0;
+    int done = 0, number = 0;
     for (const int size : sizes) {
       std::vector<MemoryProblem> parts;
       for (size_t s = 0; s < whole.segments.size(); ++s) {
@@ -94,8 +144,9 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
       MemoryProblem::Loaded own = part.Load(bench);
       own.args.weights = loaded.args.weights;
       own.args.momenta = loaded.args.momenta;
+      own.args.gradients = loaded.args.gradients;
       EXPECT_TRUE(steps_->HeldMemory(
-          {.streams = {}, .memory = own.args, .held = held, .always_holds = true}));
+          {.streams = {}, .memory = own.args, .held = held, .always_holds = number++ < writes}));
       const auto got = part.Results(bench, own);
       const auto take = [&](const std::vector<double>& from, size_t s, std::vector<double>& to) {
         const size_t width = from.size() / whole.segments.size();
@@ -115,9 +166,10 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
       steps_->SettleNetwork({.slots = bench.Ints(slots),
                              .heads = whole.rule.heads,
                              .dim = whole.rule.dim,
-                             .hidden = whole.rule.hidden,
+                             .hidden = whole.rule.network().hidden,
                              .weights = loaded.args.weights,
                              .momenta = loaded.args.momenta,
+                             .gradients = loaded.args.gradients,
                              .held = held});
     }
     MemoryProblem::Trained all;
@@ -201,24 +253,41 @@ TEST_P(HeldStepsTest, RowsAreTheirOwn) {
   }
 }
 
+// Steps of few heads are written, behind those that were held back of the same sessions.
+TEST_P(HeldStepsTest, FewHeadsAddWhatTheyFindHeldBack) {
+  uint64_t seed = 400;
+  for (const MemoryRule& rule : kRules) {
+    for (const bool fresh : {true, false}) {
+      const MemoryProblem problem(
+          ++seed, rule,
+          {{.length = 12, .slot = 1, .fresh = fresh}, {.length = 12, .slot = 2, .fresh = fresh}});
+      const auto want = problem.Run(*reference_);
+      for (const int writes : {0, 3, 5, 11}) {
+        SCOPED_TRACE(testing::Message() << rule.name << ", written from " << writes << " on");
+        ExpectClose(problem, Run(problem, 7, std::vector<int>(12, 1), writes), want);
+      }
+    }
+  }
+}
+
 // So many heads that a part of the device takes several, one after the other. Where a session's
 // heads lie among them makes no difference.
 TEST_P(HeldStepsTest, HeadsFollowEachOther) {
-  constexpr MemoryRule kMany[] = {
+  const MemoryRule many[] = {
       {.name = "340m",
-       .heads = 100,
+       .heads = 50,
        .dim = 64,
        .hidden = 128,
        .norm = Norm::kLayer,
        .trains_gain = true,
        .gain_offset = 1,
        .initial_of_all = true},
-      {.name = "340m, four times as wide", .heads = 50, .dim = 64, .hidden = 256},
-      {.name = "760m", .heads = 32, .dim = 96, .hidden = 384, .norm = Norm::kRms},
+      {.name = "340m, four times as wide", .heads = 25, .dim = 64, .hidden = 256},
+      {.name = "760m", .heads = 14, .dim = 96, .hidden = 384, .norm = Norm::kRms},
   };
-  constexpr int kLength = 7;
+  constexpr int kLength = 5;
   uint64_t seed = 300;
-  for (const MemoryRule& rule : kMany) {
+  for (const MemoryRule& rule : many) {
     const MemoryProblem problem(++seed, rule,
                                 {{.length = kLength, .slot = 3, .fresh = true},
                                  {.length = kLength, .slot = 1, .fresh = false},
