@@ -65,7 +65,8 @@ if [[ -n $sanitize ]]; then
   prefix+=(compute-sanitizer --tool "$sanitize" --error-exitcode 99)
   if [[ $sanitize == racecheck ]]; then
     # LayersKernel (decode/stack/kernel.cuh), StreamKernel (matrix_memory/persistent/stream.cuh) and HeldStepsKernel
-    # (neural_memory/resident/held.cu, which tells where its order comes from) have rings of bulk copies.
+    # (neural_memory/resident/held.cu) have rings of bulk copies. Of the last one racecheck reports reads behind bar.sync of
+    # what other warps wrote ahead of bar.arrive on the same barrier.
     # Races in all else that they share go unseen with them. Version 2026.4 also reports WeighChoice's reads in
     # LayersKernel against the next layer's Choose, between which lie barriers of all the warps that do either.
     probe=0
