@@ -10,6 +10,7 @@
 #include "kernels/cuda/common/segments.cuh"
 #include "kernels/cuda/common/team.cuh"
 #include "kernels/cuda/neural_memory/resident/matrix.cuh"
+#include "kernels/held_steps.h"
 
 namespace mneme::cuda::neural_memory::resident {
 
@@ -77,10 +78,20 @@ struct Params {
   // Segments of tokens that end no step, in sessions that have begun, are left to others; of steps
   // of one token and of those that are read ahead, segments of one.
   bool only_steps;
+  HeldSteps held;  // what steps of one token find held back, and add to W and S first; or nothing
   Copy weights, momenta, anchors;
   StateView pending_k, pending_v, pending_rate;
   const float *initial_k, *initial_v, *initial_rate;  // null: zeros
 };
+
+// Where p.held has a head's numbers and vectors.
+__device__ inline float* NumbersOfHead(const Params& p, int slot, int memory, int head) {
+  return MemoryAt<float>(p.held.numbers, slot, memory) + head * HeldNumbers(p.held.capacity);
+}
+__device__ inline float* VectorsOfHead(const Params& p, int slot, int memory, int head) {
+  return MemoryAt<float>(p.held.vectors, slot, memory) +
+         int64_t{head} * p.held.capacity * HeldVectors(p.dim, p.divided);
+}
 
 // A gate of a token as it counts.
 __device__ inline float GateOf(const Params& p, const float* gates, int entry, int head) {
@@ -140,7 +151,9 @@ class TensorsOfHead {
   static constexpr int kGain = kDepth;
 
   __device__ TensorsOfHead(const Params& p, const Segment& segment, int head, int rank)
-      : p_(p), slot_(segment.slot), memory_(segment.memory), head_(head), rank_(rank) {}
+      : TensorsOfHead(p, segment.slot, segment.memory, head, rank) {}
+  __device__ TensorsOfHead(const Params& p, int slot, int memory, int head, int rank)
+      : p_(p), slot_(slot), memory_(memory), head_(head), rank_(rank) {}
 
   __device__ float* InSlab(const Copy& copy, int tensor) const {
     return MemoryAt<float>(copy.views[tensor], slot_, memory_) + Offset(tensor);
