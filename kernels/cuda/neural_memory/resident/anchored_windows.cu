@@ -167,31 +167,30 @@ class HeadWindows {
     for (int item = warp_; item < pairs + tiles + kTiles + 1; item += kWindowWarps) {
       if (item < pairs) {
         const int column = 16 * item;
-        float sums[kTiles][2][4] = {};
+        float sums[kTiles][2][4];
         if (anchor == nullptr) {
-          AddProducts(p_.dim, Left(at_.k, at_.dim_pitch),
-                      ColumnsOf(weights_[0], weights_[0], column, column + 8), sums);
+          Multiply(p_.dim, Left(at_.k, at_.dim_pitch),
+                   ColumnsOf(weights_[0], weights_[0], column, column + 8), sums);
         } else {
           const int pitch = p_.division.parts[0].pitch;
-          AddProducts(p_.dim, Left(at_.k, at_.dim_pitch),
-                      RightVectors{anchor + place_.fourth * pitch + column + place_.eighth, pitch,
-                                   1},
-                      sums);
+          Multiply(p_.dim, Left(at_.k, at_.dim_pitch),
+                   RightVectors{anchor + place_.fourth * pitch + column + place_.eighth, pitch, 1},
+                   sums);
         }
         Save(sums, at_.z, at_.unit_pitch, column);
       } else if (item < pairs + tiles) {
         const int column = 8 * (item - pairs);
-        float sums[kTiles][2][4] = {};
-        AddProducts(p_.dim, Left(at_.q, at_.dim_pitch),
-                    ColumnsOf(weights_[0], momenta_[0], column, column), sums);
+        float sums[kTiles][2][4];
+        Multiply(p_.dim, Left(at_.q, at_.dim_pitch),
+                 ColumnsOf(weights_[0], momenta_[0], column, column), sums);
         float before[kTiles][1][4];
         OfBefore(sums, 0, before);
         Save(before, at_.z_of_q, at_.unit_pitch, column);
       } else if (item < pairs + tiles + kTiles) {
         const int token = kWindowTile * (item - pairs - tiles);
-        float sums[kTiles][2][4] = {};
-        AddProducts(p_.dim, Left(at_.q, at_.dim_pitch), RowsAsColumns(at_.k, at_.dim_pitch, token),
-                    sums);
+        float sums[kTiles][2][4];
+        Multiply(p_.dim, Left(at_.q, at_.dim_pitch), RowsAsColumns(at_.k, at_.dim_pitch, token),
+                 sums);
         Save(sums, at_.scores, at_.token_pitch, token);
       } else {
         FindReach(last);
@@ -215,23 +214,23 @@ class HeadWindows {
   __device__ void SendOutputs(const float* anchor) const {
     for (int item = warp_; item < kTiles * p_.dim / 8; item += kWindowWarps) {
       const int tile = item % kTiles, column = item / kTiles * 8;
-      float sums[1][1][4] = {};
+      float sums[1][1][4];
       const LeftVectors z = Left(at_.z, at_.unit_pitch, tile);
       if (anchor == nullptr) {
-        AddProducts(at_.units, z, RightColumns<1>{{ColumnOf(weights_[1], column)}, weights_[1].pitch},
-                    sums);
+        Multiply(at_.units, z, RightColumns<1>{{ColumnOf(weights_[1], column)}, weights_[1].pitch},
+                 sums);
       } else {
-        AddProducts(at_.units, z,
-                    RightVectors{anchor + place_.fourth * p_.dim + column + place_.eighth, p_.dim,
-                                 1},
-                    sums);
+        Multiply(at_.units, z,
+                 RightVectors{anchor + place_.fourth * p_.dim + column + place_.eighth, p_.dim, 1},
+                 sums);
       }
       Send(sums, 0, tile, column);
     }
   }
   // Errors of this block's tokens to all blocks.
   __device__ void FindErrors(const Window& window, float scale) const {
-    float *const k = shared_ + at_.k, *const v = shared_ + at_.v, *const error = shared_ + at_.error;
+    float *const k = shared_ + at_.k, *const v = shared_ + at_.v,
+                 *const error = shared_ + at_.error;
     const int rank = team_.rank();
     for (int token = rank + warp_ * p_.blocks; token < window.count;
          token += kWindowWarps * p_.blocks) {
@@ -257,18 +256,17 @@ class HeadWindows {
     const LeftVectors error = Left(at_.error, at_.dim_pitch);
     for (int item = warp_; item < at_.units / 8; item += kWindowWarps) {
       const int unit = 8 * item, row = unit + place_.eighth;
-      float sums[kTiles][1][4] = {};
+      float sums[kTiles][1][4];
       if (anchor == nullptr) {
         const TurnedMatrix& w = weights_[1];
-        AddProducts(p_.dim, error,
-                    RightRows{w.at + row * w.pitch + place_.fourth, w.pitch, w.Turn(row)}, sums);
+        Multiply(p_.dim, error,
+                 RightRows{w.at + row * w.pitch + place_.fourth, w.pitch, w.Turn(row)}, sums);
       } else {
-        AddProducts(p_.dim, error, RightRows{anchor + row * p_.dim + place_.fourth, p_.dim, 0},
-                    sums);
+        Multiply(p_.dim, error, RightRows{anchor + row * p_.dim + place_.fourth, p_.dim, 0}, sums);
       }
       ForEachPair([&](int m, int half, int token, int column) {
-        float2* const to = reinterpret_cast<float2*>(shared_ + at_.delta +
-                                                     token * at_.delta_pitch + unit + column);
+        float2* const to = reinterpret_cast<float2*>(shared_ + at_.delta + token * at_.delta_pitch +
+                                                     unit + column);
         const float2 slopes = *to;
         *to = {slopes.x * sums[m][0][2 * half], slopes.y * sums[m][0][2 * half + 1]};
       });
@@ -300,16 +298,16 @@ class HeadWindows {
     for (int item = warp_; item < answers + kTiles * kTiles; item += kWindowWarps) {
       const int tile = item % kTiles;
       const LeftVectors z = Left(at_.z_of_q, at_.unit_pitch, tile);
-      float sums[1][2][4] = {};
+      float sums[1][2][4];
       if (item < answers) {
         const int column = item / kTiles * 8;
-        AddProducts(at_.units, z, ColumnsOf(weights_[1], momenta_[1], column, column), sums);
+        Multiply(at_.units, z, ColumnsOf(weights_[1], momenta_[1], column, column), sums);
         float before[1][1][4];
         OfBefore(sums, tile, before);
         Save(before, at_.answers, p_.dim, column, tile);
       } else {
         const int token = (item - answers) / kTiles * kWindowTile;
-        AddProducts(at_.units, z, RowsAsColumns(at_.z, at_.unit_pitch, token), sums);
+        Multiply(at_.units, z, RowsAsColumns(at_.z, at_.unit_pitch, token), sums);
         float reach[1][2][4];
         Load(at_.reach, at_.token_pitch, token, reach, tile);
 #pragma unroll
@@ -349,17 +347,11 @@ class HeadWindows {
   }
   // The window's gradients become part of W and S; W_0 becomes A in the slab where that is given.
   __device__ void Learn(int last, float* const (&anchors)[2]) const {
-    const int halves = at_.units / 16, of_first = p_.dim / 16 * halves,
-              of_second = halves * (p_.dim / 16);
-    for (int item = warp_; item < of_first + of_second; item += kWindowWarps) {
-      if (item < of_first) {
-        LearnTile(0, item / halves * 16, item % halves * 16, at_.k, at_.dim_pitch, at_.delta,
-                  at_.delta_pitch, last, anchors[0]);
-      } else {
-        const int tile = item - of_first;
-        LearnTile(1, tile % halves * 16, tile / halves * 16, at_.z, at_.unit_pitch, at_.error,
-                  at_.dim_pitch, last, anchors[1]);
-      }
+    const bool wide = at_.units % 32 == 0 && p_.dim % 32 == 0;
+    if (wide) {
+      LearnTiles<4>(last, anchors);
+    } else {
+      LearnTiles<2>(last, anchors);
     }
   }
   __device__ void Answer(const Window& window) const {
@@ -374,9 +366,9 @@ class HeadWindows {
       NormOfWarp(network, p_.dim, n, p_.blocks, at_.owned * p_.dim, n);
       for (int i = lane_; i < p_.dim; i += kWarp) {
         p_.out[InEntries(window.from + token) + i] =
-            normed ? shared_[at_.q + place + i] +
-                         (n[i] * (offset + gain[i]) + shared_[at_.shift + i])
-                   : n[i];
+            normed
+                ? shared_[at_.q + place + i] + (n[i] * (offset + gain[i]) + shared_[at_.shift + i])
+                : n[i];
       }
     }
   }
@@ -396,8 +388,8 @@ class HeadWindows {
   template <int kM, int kN>
   __device__ void Save(const float (&sums)[kM][kN][4], int to, int pitch, int column,
                        int tile = 0) const {
-    float* const own = shared_ + to + (kWindowTile * tile + place_.eighth) * pitch + column +
-                       2 * place_.fourth;
+    float* const own =
+        shared_ + to + (kWindowTile * tile + place_.eighth) * pitch + column + 2 * place_.fourth;
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -413,8 +405,8 @@ class HeadWindows {
   template <int kM, int kN>
   __device__ void Load(int from, int pitch, int column, float (&sums)[kM][kN][4],
                        int tile = 0) const {
-    const float* const own = shared_ + from + (kWindowTile * tile + place_.eighth) * pitch +
-                             column + 2 * place_.fourth;
+    const float* const own =
+        shared_ + from + (kWindowTile * tile + place_.eighth) * pitch + column + 2 * place_.fourth;
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -472,7 +464,24 @@ class HeadWindows {
       }
     }
   }
-  // A tile of 16 rows and columns of W_l and S_l, of vectors z and delta.
+  // In tiles of 16 rows and 8 kN columns.
+  template <int kN>
+  __device__ void LearnTiles(int last, float* const (&anchors)[2]) const {
+    const int across_1 = at_.units / (8 * kN), of_first = p_.dim / 16 * across_1;
+    const int across_2 = p_.dim / (8 * kN), of_second = at_.units / 16 * across_2;
+    for (int item = warp_; item < of_first + of_second; item += kWindowWarps) {
+      if (item < of_first) {
+        LearnTile<kN>(0, item / across_1 * 16, item % across_1 * 8 * kN, at_.k, at_.dim_pitch,
+                      at_.delta, at_.delta_pitch, last, anchors[0]);
+      } else {
+        const int tile = item - of_first;
+        LearnTile<kN>(1, tile / across_2 * 16, tile % across_2 * 8 * kN, at_.z, at_.unit_pitch,
+                      at_.error, at_.dim_pitch, last, anchors[1]);
+      }
+    }
+  }
+  // One of W_l and S_l, of vectors z and delta.
+  template <int kN>
   __device__ void LearnTile(int l, int row, int column, int z, int z_pitch, int delta,
                             int delta_pitch, int last, float* anchor) const {
     const float* const own = shared_ + z + place_.fourth * z_pitch + row + place_.eighth;
@@ -484,35 +493,25 @@ class HeadWindows {
     };
     const float kept = shared_[at_.kept + last], moved = shared_[at_.moved + last],
                 slowed = shared_[at_.slowed + last];
-    float sums[2][2][4];
-    const auto each_pair = [&](const auto& visit) {
+    float sums[2][kN][4];
+    Multiply(kTokens, left, ColumnsOfVectors(delta, delta_pitch, column), sums);
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
+    for (int n = 0; n < kN; ++n) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          visit(n, 2 * half, row + 8 * half + place_.eighth, column + 8 * n + 2 * place_.fourth);
-        }
-      }
-    };
-    each_pair([&](int n, int i, int in_row, int in_column) {
-      const float2 w = *reinterpret_cast<const float2*>(weights_[l].At(in_row, in_column));
-      const float2 s = *reinterpret_cast<const float2*>(momenta_[l].At(in_row, in_column));
-      sums[0][n][i] = kept * w.x + moved * s.x;
-      sums[0][n][i + 1] = kept * w.y + moved * s.y;
-      sums[1][n][i] = slowed * s.x;
-      sums[1][n][i + 1] = slowed * s.y;
-      if (anchor != nullptr) {
+      for (int i = 0; i < 4; i += 2) {
+        const int in_row = row + 4 * i + place_.eighth,
+                  in_column = column + 8 * n + 2 * place_.fourth;
+        float2* const to_w = reinterpret_cast<float2*>(weights_[l].At(in_row, in_column));
+        float2* const to_s = reinterpret_cast<float2*>(momenta_[l].At(in_row, in_column));
+        const float2 w = *to_w, s = *to_s;
+        *to_w = {kept * w.x + moved * s.x + sums[0][n][i],
+                 kept * w.y + moved * s.y + sums[0][n][i + 1]};
+        *to_s = {slowed * s.x + sums[1][n][i], slowed * s.y + sums[1][n][i + 1]};
+        if (anchor == nullptr) continue;
         const int64_t in_slab = int64_t{in_row} * p_.division.parts[l].pitch + in_column;
         *reinterpret_cast<float2*>(anchor + in_slab) = w;
       }
-    });
-    AddProducts(kTokens, left, ColumnsOfVectors(delta, delta_pitch, column), sums);
-    each_pair([&](int n, int i, int in_row, int in_column) {
-      *reinterpret_cast<float2*>(weights_[l].At(in_row, in_column)) = {sums[0][n][i],
-                                                                       sums[0][n][i + 1]};
-      *reinterpret_cast<float2*>(momenta_[l].At(in_row, in_column)) = {sums[1][n][i],
-                                                                       sums[1][n][i + 1]};
-    });
+    }
   }
 
   __device__ LeftVectors Left(int vectors, int pitch, int tile = 0) const {
@@ -546,7 +545,8 @@ class HeadWindows {
 
 template <int kTiles>
 __global__ void __launch_bounds__(kWindowThreads, 1)
-    AnchoredWindowsKernel(const __grid_constant__ Params p, const __grid_constant__ WindowLayout at) {
+    AnchoredWindowsKernel(const __grid_constant__ Params p,
+                          const __grid_constant__ WindowLayout at) {
   extern __shared__ float4 shared_fours[];
   LetNextKernelStart();
   if (!p.early) WaitForPreviousKernel();

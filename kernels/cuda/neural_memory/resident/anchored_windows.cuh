@@ -15,18 +15,18 @@ constexpr int kMostWindowTiles = 2;
 // hidden units are this block's. Arrays of vectors have rows so far apart that what a warp reads of
 // them at once is in different banks: of sources of rows, and of sources of columns.
 struct WindowLayout {
-  int tokens, owned;       // T, and those whose outputs a block sees
-  int units;               // of a block
+  int tokens, owned;  // T, and those whose outputs a block sees
+  int units;          // of a block
   int weights[2], momenta[2];
   int dim_pitch, unit_pitch, delta_pitch, token_pitch;
-  int q, k, v;             // [T, dim]
-  int error;               // likewise; in place of v where that is not needed any more
-  int z, z_of_q;           // [T, units]
-  int delta;               // likewise
-  int reach;               // g: what token t reads of the gradient of token i, [T, T]
-  int scores;              // and what of it times z_i z(q_t)
-  int outputs[2];          // of the network: by block, what to add, [owned, dim]
-  int answers;             // of this block's units, [T, dim]
+  int q, k, v;     // [T, dim]
+  int error;       // likewise; in place of v where that is not needed any more
+  int z, z_of_q;   // [T, units]
+  int delta;       // likewise
+  int reach;       // g: what token t reads of the gradient of token i, [T, T]
+  int scores;      // and what of it times z_i z(q_t)
+  int outputs[2];  // of the network: by block, what to add, [owned, dim]
+  int answers;     // of this block's units, [T, dim]
   int rates, momentum, keep, kept, moved, slowed, last;  // of tokens, [T]
   int gain, gain_momenta, anchor_gain, shift;            // [dim]
   int floats;

@@ -33,13 +33,13 @@ __device__ inline void MultiplyAddTf32(float (&d)[4], const uint32_t (&a)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// sums += left right: kM tiles of 16 rows, kN tiles of 8 columns. left(m, i, k) is the element of
+// sums = left right: kM tiles of 16 rows, kN tiles of 8 columns. left(m, i, k) is the element of
 // the lane's row, of tile m and 8 rows on where i is odd, and column k + l%4, 4 on where i > 1;
 // right(n, i, k) that of the lane's column of tile n and row k + l%4 + 4 i. `depth`, a multiple of
 // eight, is what both have. Few tiles have several sums each, as one waits for the one before.
 template <int kM, int kN, typename Left, typename Right>
-__device__ inline void AddProducts(int depth, const Left& left, const Right& right,
-                                   float (&sums)[kM][kN][4]) {
+__device__ inline void Multiply(int depth, const Left& left, const Right& right,
+                                float (&sums)[kM][kN][4]) {
   constexpr int kSets = kM * kN >= 4 ? 1 : kM * kN == 2 ? 2 : 3;
   float apart[kSets][kM][kN][4] = {};
 #pragma unroll 2
@@ -72,11 +72,25 @@ __device__ inline void AddProducts(int depth, const Left& left, const Right& rig
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float sum = apart[kSets - 1][m][n][i];
+        sums[m][n][i] = apart[kSets - 1][m][n][i];
 #pragma unroll
-        for (int set = kSets - 2; set >= 0; --set) sum += apart[set][m][n][i];
-        sums[m][n][i] += sum;
+        for (int set = kSets - 2; set >= 0; --set) sums[m][n][i] += apart[set][m][n][i];
       }
+    }
+  }
+}
+// sums += left right. Tensor cores round towards zero: what lasts is added to outside them.
+template <int kM, int kN, typename Left, typename Right>
+__device__ inline void AddProducts(int depth, const Left& left, const Right& right,
+                                   float (&sums)[kM][kN][4]) {
+  float products[kM][kN][4];
+  Multiply(depth, left, right, products);
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[m][n][i] += products[m][n][i];
     }
   }
 }
