@@ -62,8 +62,8 @@ struct MemoryRule {
   // Whether a GPU takes tokens under an anchor together, those of a segment: how they are split
   // over calls then shows in roundings.
   bool has_windows() const {
-    return step == 1 && has_anchor() && read == Read::kRunning && depth == 2 && dim % 16 == 0 &&
-           hidden % 16 == 0;
+    return step == 1 && (has_anchor() || anchor_period == 0) && read == Read::kRunning &&
+           depth == 2 && dim % 16 == 0 && hidden % 16 == 0;
   }
 };
 

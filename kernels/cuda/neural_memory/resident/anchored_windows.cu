@@ -74,7 +74,7 @@ struct Window {
   bool moves_anchors;
 };
 
-template <int kTiles>
+template <int kTiles, bool kExact>
 class HeadWindows {
  public:
   static constexpr int kTokens = kTiles * kWindowTile;
@@ -169,28 +169,29 @@ class HeadWindows {
         const int column = 16 * item;
         float sums[kTiles][2][4];
         if (anchor == nullptr) {
-          Multiply(p_.dim, Left(at_.k, at_.dim_pitch),
-                   ColumnsOf(weights_[0], weights_[0], column, column + 8), sums);
+          Multiply<kExact>(p_.dim, Left(at_.k, at_.dim_pitch),
+                           ColumnsOf(weights_[0], weights_[0], column, column + 8), sums);
         } else {
           const int pitch = p_.division.parts[0].pitch;
-          Multiply(p_.dim, Left(at_.k, at_.dim_pitch),
-                   RightVectors{anchor + place_.fourth * pitch + column + place_.eighth, pitch, 1},
-                   sums);
+          Multiply<kExact>(
+              p_.dim, Left(at_.k, at_.dim_pitch),
+              RightVectors{anchor + place_.fourth * pitch + column + place_.eighth, pitch, 1},
+              sums);
         }
         Save(sums, at_.z, at_.unit_pitch, column);
       } else if (item < pairs + tiles) {
         const int column = 8 * (item - pairs);
         float sums[kTiles][2][4];
-        Multiply(p_.dim, Left(at_.q, at_.dim_pitch),
-                 ColumnsOf(weights_[0], momenta_[0], column, column), sums);
+        Multiply<kExact>(p_.dim, Left(at_.q, at_.dim_pitch),
+                         ColumnsOf(weights_[0], momenta_[0], column, column), sums);
         float before[kTiles][1][4];
         OfBefore(sums, 0, before);
         Save(before, at_.z_of_q, at_.unit_pitch, column);
       } else if (item < pairs + tiles + kTiles) {
         const int token = kWindowTile * (item - pairs - tiles);
         float sums[kTiles][2][4];
-        Multiply(p_.dim, Left(at_.q, at_.dim_pitch), RowsAsColumns(at_.k, at_.dim_pitch, token),
-                 sums);
+        Multiply<kExact>(p_.dim, Left(at_.q, at_.dim_pitch),
+                         RowsAsColumns(at_.k, at_.dim_pitch, token), sums);
         Save(sums, at_.scores, at_.token_pitch, token);
       } else {
         FindReach(last);
@@ -217,12 +218,13 @@ class HeadWindows {
       float sums[1][1][4];
       const LeftVectors z = Left(at_.z, at_.unit_pitch, tile);
       if (anchor == nullptr) {
-        Multiply(at_.units, z, RightColumns<1>{{ColumnOf(weights_[1], column)}, weights_[1].pitch},
-                 sums);
+        Multiply<kExact>(at_.units, z,
+                         RightColumns<1>{{ColumnOf(weights_[1], column)}, weights_[1].pitch}, sums);
       } else {
-        Multiply(at_.units, z,
-                 RightVectors{anchor + place_.fourth * p_.dim + column + place_.eighth, p_.dim, 1},
-                 sums);
+        Multiply<kExact>(
+            at_.units, z,
+            RightVectors{anchor + place_.fourth * p_.dim + column + place_.eighth, p_.dim, 1},
+            sums);
       }
       Send(sums, 0, tile, column);
     }
@@ -259,10 +261,12 @@ class HeadWindows {
       float sums[kTiles][1][4];
       if (anchor == nullptr) {
         const TurnedMatrix& w = weights_[1];
-        Multiply(p_.dim, error,
-                 RightRows{w.at + row * w.pitch + place_.fourth, w.pitch, w.Turn(row)}, sums);
+        Multiply<kExact>(p_.dim, error,
+                         RightRows{w.at + row * w.pitch + place_.fourth, w.pitch, w.Turn(row)},
+                         sums);
       } else {
-        Multiply(p_.dim, error, RightRows{anchor + row * p_.dim + place_.fourth, p_.dim, 0}, sums);
+        Multiply<kExact>(p_.dim, error, RightRows{anchor + row * p_.dim + place_.fourth, p_.dim, 0},
+                         sums);
       }
       ForEachPair([&](int m, int half, int token, int column) {
         float2* const to = reinterpret_cast<float2*>(shared_ + at_.delta + token * at_.delta_pitch +
@@ -278,8 +282,8 @@ class HeadWindows {
       const int column = 8 * item;
       float sums[kTiles][1][4];
       Load(at_.z_of_q, at_.unit_pitch, column, sums);
-      AddProducts(kTokens, Left(at_.scores, at_.token_pitch),
-                  ColumnsOfVectors(at_.delta, at_.delta_pitch, column), sums);
+      AddProducts<kExact>(kTokens, Left(at_.scores, at_.token_pitch),
+                          ColumnsOfVectors(at_.delta, at_.delta_pitch, column), sums);
       Save(sums, at_.z_of_q, at_.unit_pitch, column);
     }
   }
@@ -301,13 +305,13 @@ class HeadWindows {
       float sums[1][2][4];
       if (item < answers) {
         const int column = item / kTiles * 8;
-        Multiply(at_.units, z, ColumnsOf(weights_[1], momenta_[1], column, column), sums);
+        Multiply<kExact>(at_.units, z, ColumnsOf(weights_[1], momenta_[1], column, column), sums);
         float before[1][1][4];
         OfBefore(sums, tile, before);
         Save(before, at_.answers, p_.dim, column, tile);
       } else {
         const int token = (item - answers) / kTiles * kWindowTile;
-        Multiply(at_.units, z, RowsAsColumns(at_.z, at_.unit_pitch, token), sums);
+        Multiply<kExact>(at_.units, z, RowsAsColumns(at_.z, at_.unit_pitch, token), sums);
         float reach[1][2][4];
         Load(at_.reach, at_.token_pitch, token, reach, tile);
 #pragma unroll
@@ -325,8 +329,8 @@ class HeadWindows {
       const int tile = item % kTiles, column = item / kTiles * 8;
       float sums[1][1][4];
       Load(at_.answers, p_.dim, column, sums, tile);
-      AddProducts(kTokens, Left(at_.scores, at_.token_pitch, tile),
-                  ColumnsOfVectors(at_.error, at_.dim_pitch, column), sums);
+      AddProducts<kExact>(kTokens, Left(at_.scores, at_.token_pitch, tile),
+                          ColumnsOfVectors(at_.error, at_.dim_pitch, column), sums);
       Send(sums, 1, tile, column);
     }
   }
@@ -494,7 +498,7 @@ class HeadWindows {
     const float kept = shared_[at_.kept + last], moved = shared_[at_.moved + last],
                 slowed = shared_[at_.slowed + last];
     float sums[2][kN][4];
-    Multiply(kTokens, left, ColumnsOfVectors(delta, delta_pitch, column), sums);
+    Multiply<kExact>(kTokens, left, ColumnsOfVectors(delta, delta_pitch, column), sums);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
@@ -543,7 +547,7 @@ class HeadWindows {
   const int warp_ = static_cast<int>(threadIdx.x) / kWarp;
 };
 
-template <int kTiles>
+template <int kTiles, bool kExact>
 __global__ void __launch_bounds__(kWindowThreads, 1)
     AnchoredWindowsKernel(const __grid_constant__ Params p,
                           const __grid_constant__ WindowLayout at) {
@@ -562,7 +566,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
   const MemoryNetwork& network = p.network;
   const TensorsOfHead<kDepth> tensors(p, segment, head, team.rank());
   float* const shared = reinterpret_cast<float*>(shared_fours);
-  const HeadWindows<kTiles> windows(p, at, team, head, shared);
+  const HeadWindows<kTiles, kExact> windows(p, at, team, head, shared);
   const int thread = static_cast<int>(threadIdx.x), dim = p.dim;
   const bool normed = network.norm != MemoryNetwork::Norm::kNone;
   const bool has_momentum = p.momentum != nullptr;
@@ -685,7 +689,11 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
 void LaunchAnchoredWindows(Device& device, const Plan& plan, const Params& p, int segments) {
   const int tiles = plan.tokens / kWindowTile;
   const WindowLayout layout(p.network, p.dim, plan.blocks, tiles);
-  const auto kernel = tiles == 1 ? AnchoredWindowsKernel<1> : AnchoredWindowsKernel<2>;
+  const bool exact = device.compute_dtype() == DType::kF32;
+  const auto kernel = tiles == 1
+                          ? exact ? AnchoredWindowsKernel<1, true> : AnchoredWindowsKernel<1, false>
+                      : exact ? AnchoredWindowsKernel<2, true>
+                              : AnchoredWindowsKernel<2, false>;
   LaunchOverlapping(device, "windows of a neural memory under an anchor", kernel,
                     segments * p.heads * plan.blocks, kWindowThreads, plan.shared_bytes,
                     plan.blocks, p, layout);
