@@ -20,6 +20,7 @@ namespace mneme::cuda::neural_memory::resident {
 WindowLayout::WindowLayout(const MemoryNetwork& network, int dim, int blocks, int tiles)
     : tokens(kWindowTile * tiles),
       owned((tokens + blocks - 1) / blocks),
+      owner_bits(0),
       units(network.hidden / blocks),
       dim_pitch(dim + 4),
       unit_pitch(units + 4),
@@ -31,6 +32,7 @@ WindowLayout::WindowLayout(const MemoryNetwork& network, int dim, int blocks, in
     floats += (n + 3) / 4 * 4;
     return taken;
   };
+  while (1 << owner_bits < blocks) ++owner_bits;
   for (int* const matrices : {weights, momenta}) {
     matrices[0] = take(dim * TurnedMatrix::Pitch(units));
     matrices[1] = take(units * TurnedMatrix::Pitch(dim));
@@ -432,9 +434,9 @@ class HeadWindows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int token = kWindowTile * tile + 8 * half + place_.eighth;
-      float* const here = own + token / p_.blocks * p_.dim;
-      *reinterpret_cast<float2*>(team_.Of(token % p_.blocks, here)) = {sums[0][0][2 * half],
-                                                                       sums[0][0][2 * half + 1]};
+      float* const here = own + (token >> at_.owner_bits) * p_.dim;
+      *reinterpret_cast<float2*>(team_.Of(token & (p_.blocks - 1), here)) = {
+          sums[0][0][2 * half], sums[0][0][2 * half + 1]};
     }
   }
   // Products with W_0 and S_0 of tokens from a tile on, as these count at each.
@@ -499,21 +501,26 @@ class HeadWindows {
                 slowed = shared_[at_.slowed + last];
     float sums[2][kN][4];
     Multiply<kExact>(kTokens, left, ColumnsOfVectors(delta, delta_pitch, column), sums);
+    const TurnedMatrix &w = weights_[l], &s = momenta_[l];
+    const int first = (row + place_.eighth) * w.pitch, turn = w.Turn(place_.eighth);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
+      const int own_column = column + 8 * n + 2 * place_.fourth;
 #pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        const int in_row = row + 4 * i + place_.eighth,
-                  in_column = column + 8 * n + 2 * place_.fourth;
-        float2* const to_w = reinterpret_cast<float2*>(weights_[l].At(in_row, in_column));
-        float2* const to_s = reinterpret_cast<float2*>(momenta_[l].At(in_row, in_column));
-        const float2 w = *to_w, s = *to_s;
-        *to_w = {kept * w.x + moved * s.x + sums[0][n][i],
-                 kept * w.y + moved * s.y + sums[0][n][i + 1]};
-        *to_s = {slowed * s.x + sums[1][n][i], slowed * s.y + sums[1][n][i + 1]};
+      for (int half = 0; half < 2; ++half) {
+        const int at = first + (own_column ^ turn) + 8 * half * w.pitch;
+        float2 *const to_w = reinterpret_cast<float2*>(w.at + at), *const to_s =
+                                                                       reinterpret_cast<float2*>(
+                                                                           s.at + at);
+        const float2 old_w = *to_w, old_s = *to_s;
+        const float(&of_w)[4] = sums[0][n], (&of_s)[4] = sums[1][n];
+        *to_w = {fmaf(kept, old_w.x, fmaf(moved, old_s.x, of_w[2 * half])),
+                 fmaf(kept, old_w.y, fmaf(moved, old_s.y, of_w[2 * half + 1]))};
+        *to_s = {fmaf(slowed, old_s.x, of_s[2 * half]), fmaf(slowed, old_s.y, of_s[2 * half + 1])};
         if (anchor == nullptr) continue;
-        const int64_t in_slab = int64_t{in_row} * p_.division.parts[l].pitch + in_column;
-        *reinterpret_cast<float2*>(anchor + in_slab) = w;
+        const int in_row = row + 8 * half + place_.eighth;
+        *reinterpret_cast<float2*>(anchor + in_row * p_.division.parts[l].pitch + own_column) =
+            old_w;
       }
     }
   }

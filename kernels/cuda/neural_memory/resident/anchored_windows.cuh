@@ -16,6 +16,7 @@ constexpr int kMostWindowTiles = 2;
 // them at once is in different banks: of sources of rows, and of sources of columns.
 struct WindowLayout {
   int tokens, owned;  // T, and those whose outputs a block sees
+  int owner_bits;     // token t has block t % blocks, at t >> owner_bits
   int units;          // of a block
   int weights[2], momenta[2];
   int dim_pitch, unit_pitch, delta_pitch, token_pitch;
