@@ -132,16 +132,24 @@ class HeadWindows {
     }
     CommitCopies();
   }
-  // Gates, and what each token finds of W_0 and S_0: by one warp.
-  __device__ void FindGates(const Window& window) const {
-    if (warp_ != 0) return;
+  // A lane's token's.
+  struct Gates {
     float rate = 0, momentum = 1, keep = 1;
-    if (lane_ < window.count) {
-      const int64_t gate = int64_t{window.from + lane_} * p_.heads + head_;
-      rate = p_.rate_scale * p_.rate[gate];
-      momentum = p_.momentum == nullptr ? 0.0f : p_.momentum[gate];
-      if (p_.keep != nullptr) keep = p_.keep[gate];
-    }
+  };
+  // For one warp.
+  __device__ Gates LoadGates(const Window& window) const {
+    Gates gates;
+    if (warp_ != 0 || lane_ >= window.count) return gates;
+    const int64_t gate = int64_t{window.from + lane_} * p_.heads + head_;
+    gates.rate = p_.rate_scale * p_.rate[gate];
+    gates.momentum = p_.momentum == nullptr ? 0.0f : p_.momentum[gate];
+    if (p_.keep != nullptr) gates.keep = p_.keep[gate];
+    return gates;
+  }
+  // Gates, and what each token finds of W_0 and S_0: by that warp.
+  __device__ void FindGates(const Gates& gates) const {
+    if (warp_ != 0) return;
+    const auto [rate, momentum, keep] = gates;
     float kept = keep, slowed = momentum, moved = momentum;
 #pragma unroll
     for (int offset = 1; offset < kTokens; offset *= 2) {
@@ -163,40 +171,38 @@ class HeadWindows {
   }
 
   // a_1 of keys at A, in place of z; scores of keys with queries; what queries find of W_1 and S_1
-  // of before the window, in place of theirs.
+  // of before the window, in place of theirs. All products are one place of the code, but for those
+  // with A in the slab: what a window runs through has to find room in the instruction cache.
   __device__ void MultiplyVectors(const float* anchor, int last) const {
     const int pairs = at_.units / 16, tiles = at_.units / 8;
-    for (int item = warp_; item < pairs + tiles + kTiles + 1; item += kWindowWarps) {
-      if (item < pairs) {
-        const int column = 16 * item;
-        float sums[kTiles][2][4];
-        if (anchor == nullptr) {
-          Multiply<kExact>(p_.dim, Left(at_.k, at_.dim_pitch),
-                           ColumnsOf(weights_[0], weights_[0], column, column + 8), sums);
-        } else {
-          const int pitch = p_.division.parts[0].pitch;
-          Multiply<kExact>(
-              p_.dim, Left(at_.k, at_.dim_pitch),
-              RightVectors{anchor + place_.fourth * pitch + column + place_.eighth, pitch, 1},
-              sums);
-        }
-        Save(sums, at_.z, at_.unit_pitch, column);
-      } else if (item < pairs + tiles) {
-        const int column = 8 * (item - pairs);
-        float sums[kTiles][2][4];
-        Multiply<kExact>(p_.dim, Left(at_.q, at_.dim_pitch),
-                         ColumnsOf(weights_[0], momenta_[0], column, column), sums);
+    if (warp_ == kWindowWarps - 1) FindReach(last);
+#pragma unroll 1
+    for (int item = warp_; item < pairs + tiles + kTiles; item += kWindowWarps) {
+      const bool of_keys = item < pairs, of_queries = !of_keys && item < pairs + tiles;
+      const int column = of_keys      ? 16 * item
+                         : of_queries ? 8 * (item - pairs)
+                                      : kWindowTile * (item - pairs - tiles);
+      const LeftVectors left = Left(of_keys ? at_.k : at_.q, at_.dim_pitch);
+      float sums[kTiles][2][4];
+      if (of_keys && anchor != nullptr) {
+        const int between = p_.division.parts[0].pitch;
+        Multiply<kExact>(
+            p_.dim, left,
+            RightVectors{anchor + place_.fourth * between + column + place_.eighth, between, 1},
+            sums);
+      } else {
+        RightColumns<2> right = ColumnsOf(weights_[0], of_keys ? weights_[0] : momenta_[0], column,
+                                          of_keys ? column + 8 : column);
+        if (!of_keys && !of_queries) right = RowsAsColumns(at_.k, at_.dim_pitch, column);
+        Multiply<kExact>(p_.dim, left, right, sums);
+      }
+      if (of_queries) {
         float before[kTiles][1][4];
         OfBefore(sums, 0, before);
         Save(before, at_.z_of_q, at_.unit_pitch, column);
-      } else if (item < pairs + tiles + kTiles) {
-        const int token = kWindowTile * (item - pairs - tiles);
-        float sums[kTiles][2][4];
-        Multiply<kExact>(p_.dim, Left(at_.q, at_.dim_pitch),
-                         RowsAsColumns(at_.k, at_.dim_pitch, token), sums);
-        Save(sums, at_.scores, at_.token_pitch, token);
       } else {
-        FindReach(last);
+        Save(sums, of_keys ? at_.z : at_.scores, of_keys ? at_.unit_pitch : at_.token_pitch,
+             column);
       }
     }
   }
@@ -239,10 +245,20 @@ class HeadWindows {
     for (int token = rank + warp_ * p_.blocks; token < window.count;
          token += kWindowWarps * p_.blocks) {
       const int place = token * at_.dim_pitch;
-      const float loss =
-          ErrorOfWarp(p_, shared_ + at_.outputs[0] + token / p_.blocks * p_.dim, p_.blocks,
-                      at_.owned * p_.dim, k + place, v + place, shared_ + at_.anchor_gain,
-                      shared_ + at_.shift, scale * shared_[at_.rates + token], error + place);
+      float* const outputs = shared_ + at_.outputs[0] + (token >> at_.owner_bits) * p_.dim;
+      const float rate = scale * shared_[at_.rates + token];
+      float loss = 0;
+      if (normed_) {
+        loss = ErrorOfWarp(p_, outputs, p_.blocks, at_.owned * p_.dim, k + place, v + place,
+                           shared_ + at_.anchor_gain, shared_ + at_.shift, rate, error + place);
+      } else {
+        for (int i = lane_; i < p_.dim; i += kWarp) {
+          const float difference = OutputOf(outputs, i) - v[place + i];
+          loss = fmaf(difference, difference, loss);
+          error[place + i] = rate * difference;
+        }
+        if (p_.loss != nullptr) loss = WarpSum(loss);
+      }
       if (p_.loss != nullptr && lane_ == 0) {
         p_.loss[int64_t{window.from + token} * p_.heads + head_] = loss;
       }
@@ -304,24 +320,26 @@ class HeadWindows {
     for (int item = warp_; item < answers + kTiles * kTiles; item += kWindowWarps) {
       const int tile = item % kTiles;
       const LeftVectors z = Left(at_.z_of_q, at_.unit_pitch, tile);
+      const int nth = item < answers ? item : item - answers,
+                column = nth / kTiles * (item < answers ? 8 : kWindowTile);
       float sums[1][2][4];
+      const RightColumns<2> right = item < answers
+                                        ? ColumnsOf(weights_[1], momenta_[1], column, column)
+                                        : RowsAsColumns(at_.z, at_.unit_pitch, column);
+      Multiply<kExact>(at_.units, z, right, sums);
       if (item < answers) {
-        const int column = item / kTiles * 8;
-        Multiply<kExact>(at_.units, z, ColumnsOf(weights_[1], momenta_[1], column, column), sums);
         float before[1][1][4];
         OfBefore(sums, tile, before);
         Save(before, at_.answers, p_.dim, column, tile);
       } else {
-        const int token = (item - answers) / kTiles * kWindowTile;
-        Multiply<kExact>(at_.units, z, RowsAsColumns(at_.z, at_.unit_pitch, token), sums);
         float reach[1][2][4];
-        Load(at_.reach, at_.token_pitch, token, reach, tile);
+        Load(at_.reach, at_.token_pitch, column, reach, tile);
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) sums[0][n][i] *= reach[0][n][i];
         }
-        Save(sums, at_.scores, at_.token_pitch, token, tile);
+        Save(sums, at_.scores, at_.token_pitch, column, tile);
       }
     }
   }
@@ -362,24 +380,32 @@ class HeadWindows {
   }
   __device__ void Answer(const Window& window) const {
     const MemoryNetwork& network = p_.network;
-    const bool normed = network.norm != MemoryNetwork::Norm::kNone;
     const float offset = network.trains_gain ? network.gain_offset : 0.0f;
     for (int token = team_.rank() + warp_ * p_.blocks; token < window.count;
          token += kWindowWarps * p_.blocks) {
-      float* const n = shared_ + at_.outputs[1] + token / p_.blocks * p_.dim;
+      float* const n = shared_ + at_.outputs[1] + (token >> at_.owner_bits) * p_.dim;
+      float* const out = p_.out + InEntries(window.from + token);
+      if (!normed_) {
+        for (int i = lane_; i < p_.dim; i += kWarp) out[i] = OutputOf(n, i);
+        continue;
+      }
       const int place = token * at_.dim_pitch;
       const float* const gain = shared_ + (network.trains_gain ? at_.v + place : at_.gain);
       NormOfWarp(network, p_.dim, n, p_.blocks, at_.owned * p_.dim, n);
       for (int i = lane_; i < p_.dim; i += kWarp) {
-        p_.out[InEntries(window.from + token) + i] =
-            normed
-                ? shared_[at_.q + place + i] + (n[i] * (offset + gain[i]) + shared_[at_.shift + i])
-                : n[i];
+        out[i] = shared_[at_.q + place + i] + (n[i] * (offset + gain[i]) + shared_[at_.shift + i]);
       }
     }
   }
 
  private:
+  // An element of an output, of all blocks' parts.
+  __device__ float OutputOf(const float* parts, int i) const {
+    float y = parts[i];
+#pragma unroll 4
+    for (int part = 1; part < p_.blocks; ++part) y += parts[part * at_.owned * p_.dim + i];
+    return y;
+  }
   // visit(tile, half of it, token, column) for each pair of columns that the lane has of sums.
   template <typename Visit>
   __device__ void ForEachPair(const Visit& visit) const {
@@ -475,15 +501,13 @@ class HeadWindows {
   __device__ void LearnTiles(int last, float* const (&anchors)[2]) const {
     const int across_1 = at_.units / (8 * kN), of_first = p_.dim / 16 * across_1;
     const int across_2 = p_.dim / (8 * kN), of_second = at_.units / 16 * across_2;
+#pragma unroll 1
     for (int item = warp_; item < of_first + of_second; item += kWindowWarps) {
-      if (item < of_first) {
-        LearnTile<kN>(0, item / across_1 * 16, item % across_1 * 8 * kN, at_.k, at_.dim_pitch,
-                      at_.delta, at_.delta_pitch, last, anchors[0]);
-      } else {
-        const int tile = item - of_first;
-        LearnTile<kN>(1, tile / across_2 * 16, tile % across_2 * 8 * kN, at_.z, at_.unit_pitch,
-                      at_.error, at_.dim_pitch, last, anchors[1]);
-      }
+      const bool first = item < of_first;
+      const int nth = first ? item : item - of_first, across = first ? across_1 : across_2;
+      LearnTile<kN>(first ? 0 : 1, nth / across * 16, nth % across * 8 * kN, first ? at_.k : at_.z,
+                    first ? at_.dim_pitch : at_.unit_pitch, first ? at_.delta : at_.error,
+                    first ? at_.delta_pitch : at_.dim_pitch, last, first ? anchors[0] : anchors[1]);
     }
   }
   // One of W_l and S_l, of vectors z and delta.
@@ -501,7 +525,8 @@ class HeadWindows {
                 slowed = shared_[at_.slowed + last];
     float sums[2][kN][4];
     Multiply<kExact>(kTokens, left, ColumnsOfVectors(delta, delta_pitch, column), sums);
-    const TurnedMatrix &w = weights_[l], &s = momenta_[l];
+    const TurnedMatrix w = l == 0 ? weights_[0] : weights_[1],
+                       s = l == 0 ? momenta_[0] : momenta_[1];
     const int first = (row + place_.eighth) * w.pitch, turn = w.Turn(place_.eighth);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
@@ -519,7 +544,7 @@ class HeadWindows {
         *to_s = {fmaf(slowed, old_s.x, of_s[2 * half]), fmaf(slowed, old_s.y, of_s[2 * half + 1])};
         if (anchor == nullptr) continue;
         const int in_row = row + 8 * half + place_.eighth;
-        *reinterpret_cast<float2*>(anchor + in_row * p_.division.parts[l].pitch + own_column) =
+        *reinterpret_cast<float2*>(anchor + in_row * (l == 0 ? p_.divided : p_.dim) + own_column) =
             old_w;
       }
     }
@@ -529,8 +554,10 @@ class HeadWindows {
     return {shared_ + vectors + (kWindowTile * tile + place_.eighth) * pitch + place_.fourth, pitch,
             1};
   }
-  __device__ RightVectors RowsAsColumns(int vectors, int pitch, int first) const {
-    return {shared_ + vectors + (first + place_.eighth) * pitch + place_.fourth, 1, pitch};
+  // Two tiles of rows.
+  __device__ RightColumns<2> RowsAsColumns(int vectors, int pitch, int first) const {
+    const float* const own = shared_ + vectors + (first + place_.eighth) * pitch + place_.fourth;
+    return {{own, own + 8 * pitch}, 1};
   }
   __device__ RightVectors ColumnsOfVectors(int vectors, int pitch, int column) const {
     return {shared_ + vectors + place_.fourth * pitch + column + place_.eighth, pitch, 1};
@@ -550,6 +577,7 @@ class HeadWindows {
   float* const shared_;
   const TurnedMatrix weights_[2], momenta_[2];
   const LanePlace place_;
+  const bool normed_ = p_.network.norm != MemoryNetwork::Norm::kNone;
   const int lane_ = static_cast<int>(threadIdx.x) % kWarp;
   const int warp_ = static_cast<int>(threadIdx.x) / kWarp;
 };
@@ -622,12 +650,13 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
   for (int l = 0; l < kDepth; ++l) anchors[l] = tensors.Start(p.anchors, l, initial_anchors);
 
   Window window = window_from(segment.first);
+  auto gates = windows.LoadGates(window);
   windows.Fetch(window);
   for (;;) {
     const int last = window.count - 1;
     const float* const anchor_1 = at_weights ? nullptr : anchors[0];
     const float* const anchor_2 = at_weights ? nullptr : anchors[1];
-    windows.FindGates(window);
+    windows.FindGates(gates);
     AwaitCopies();
     __syncthreads();
     windows.MultiplyVectors(anchor_1, last);
@@ -661,8 +690,11 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
     const Window done = window;
     const int next = window.from + window.count;
     const bool more = next < segment.end;
-    if (more) window = window_from(next);
-    if (more && !normed) windows.Fetch(window);
+    if (more) {
+      window = window_from(next);
+      gates = windows.LoadGates(window);
+      if (!normed) windows.Fetch(window);
+    }
     windows.Answer(done);
     if (!more) break;
     if (!normed) continue;
