@@ -2,6 +2,7 @@
 // way to divide them, phases of steps that differ from row to row, and neighbours that are broken.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <memory>
@@ -336,9 +337,10 @@ TEST_P(NeuralMemoryShapesTest, TokensUnderAnAnchor) {
         const double out = RelativeError(got.out, want.out);
         const double states = RelativeError(got.states, want.states);
         const double loss = RelativeError(got.loss, want.loss);
-        // Each token goes through the network three times; of a number 11 bits count.
-        const double bound =
-            problem.Bound() + (backend == backend_.get() ? 0 : 3 * rule.depth * 0x1p-10);
+        // As Bound() has it, where each factor of a product is off by up to 2^-11: a norm whose
+        // gain is trained makes thirty times as much of either's errors as the other memories do.
+        const double of_factors = 3 * rule.depth * 0x1p-10 * (2 + std::sqrt(told ? 83 : 101));
+        const double bound = problem.Bound() + (backend == backend_.get() ? 0 : of_factors);
         EXPECT_LE(out, bound);
         EXPECT_LE(states, bound);
         EXPECT_LE(loss, bound);
