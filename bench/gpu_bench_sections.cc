@@ -30,12 +30,14 @@ Request MakeRequest(const BenchEngine& bench, int seed, int prompt, int tokens, 
 
 using Streams = std::vector<std::unique_ptr<BenchStream>>;
 
-// The prompts have `prompt` to `prompt` + `phases` - 1 tokens.
+// The prompts have `prompt` to `prompt` + `phases` - 1 tokens, in no order: a prompt's rows begin
+// to decode some steps later than those before it, which an order would meet.
 absl::StatusOr<Streams> StartStreams(BenchEngine& bench, int count, int prompt, int tokens,
                                      bool sampled, int phases = 1) {
   Streams streams;
   for (int i = 0; i < count; ++i) {
-    const int length = prompt + static_cast<int>(int64_t{i} * phases / count);
+    constexpr int64_t kStride = 89;  // a prime, which divides no usual number of rows
+    const int length = prompt + static_cast<int>(i * kStride % count * phases / count);
     MNEME_ASSIGN_OR_RETURN(
         auto stream,
         BenchStream::Submit(*bench.engine, MakeRequest(bench, i, length, tokens, sampled)));

@@ -2,6 +2,7 @@
 // that keeps their state and a device that takes them agree on.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -14,7 +15,7 @@ namespace mneme {
 // more to read costs 1.5 of 131 KB, and one step in eight writes these.
 constexpr int kMostHeldSteps = 7;
 
-// Such memories have depth 2, steps of one token without an anchor and one order of momentum. A
+// Of two kinds. One has depth 2, steps of one token without an anchor and one order of momentum. A
 // step takes a rank-one gradient z_l^T delta_l off each product's S, with its rate in delta:
 //
 //   S_t = momentum_t S_{t-1} - z_t^T delta_t      W_t = keep_t W_{t-1} + S_t
@@ -30,12 +31,22 @@ constexpr int kMostHeldSteps = 7;
 //   slowed <- momentum slowed           moved <- keep moved + slowed          kept <- keep kept
 //
 // A trained gain, which is a vector, is written by every step.
+//
+// The other has depth 1 and steps of several tokens that are read ahead. A token takes the gradient
+// k^T error to G, with its rate in the error, and a bias's gradient is the error alone; with n of
+// the step's tokens held back G stands for
+//
+//   G_n = G_0 + sum_i k_i^T error_i
+//
+// and the token is read at q (W - scale G_n). G_0 is zero where all of the step's tokens are held
+// back, as it is at a step's first token; its last one writes W, and G.
 struct HeldSteps {
   int capacity = 0;  // 0: every step is written; the views are unset
   // Per memory, of each head HeldNumbers(): n, kept, moved, slowed; g of all places; s of all
   // places. With n = 0 the others have no meaning: no step is held back, whatever the fields hold.
   StateView numbers;
-  // Per memory, of each head [capacity, HeldVectors()]: z_1, delta_2, z_2, delta_1, z_1 = k.
+  // Per memory, of each head [capacity, HeldVectors()]: z_1, delta_2, z_2, delta_1, z_1 = k; of the
+  // other kind k and error, and of numbers n alone.
   StateView vectors;
 };
 
@@ -43,9 +54,9 @@ struct HeldSteps {
 constexpr int64_t HeldNumbers(int capacity) { return (4 + 2 * int64_t{capacity} + 3) / 4 * 4; }
 constexpr int64_t HeldVectors(int64_t dim, int64_t hidden) { return 2 * (dim + hidden); }
 
-// Whether a memory is such a one, under momentum of `orders`, and its vectors find room on a
-// multiprocessor.
-inline bool HoldsBack(const NeuralMemoryArgs& rule, int orders, int64_t dim) {
+// Whether a memory is one of the first kind, under momentum of `orders`, and its vectors find room
+// on a multiprocessor.
+inline bool HoldsStepsBack(const NeuralMemoryArgs& rule, int orders, int64_t dim) {
   constexpr int64_t kMostVectors = 1536;
   const MemoryNetwork& network = rule.network;
   return network.depth == 2 && !network.biases && rule.keys == 1 && orders == 1 && rule.step == 1 &&
@@ -53,6 +64,21 @@ inline bool HoldsBack(const NeuralMemoryArgs& rule, int orders, int64_t dim) {
          !rule.spectral_norm && rule.transition.empty() &&
          rule.read == NeuralMemoryArgs::Read::kRunning && dim % 4 == 0 && network.hidden % 4 == 0 &&
          HeldVectors(dim, network.hidden) <= kMostVectors;
+}
+// Of the second, likewise.
+inline bool HoldsGradientsBack(const NeuralMemoryArgs& rule, int orders, int64_t dim) {
+  constexpr int64_t kMostDim = 128;
+  return rule.network.depth == 1 && !rule.network.trains_gain && rule.keys == 1 && orders == 0 &&
+         rule.read == NeuralMemoryArgs::Read::kAhead && rule.anchor_period == rule.step &&
+         rule.frozen_period == 0 && dim % 4 == 0 && dim <= kMostDim;
+}
+// How many steps, or tokens of one, a memory holds back where a device takes up to `most`; 0: none.
+inline int HeldCapacity(const NeuralMemoryArgs& rule, int orders, int64_t dim, int most) {
+  if (HoldsStepsBack(rule, orders, dim)) return std::min(most, kMostHeldSteps);
+  if (HoldsGradientsBack(rule, orders, dim)) {
+    return std::min(most, static_cast<int>(rule.step) - 1);
+  }
+  return 0;
 }
 
 // NeuralMemoryStep of a memory that holds steps back; without streams, of segments of any length.
@@ -72,12 +98,13 @@ struct HeldMemoryArgs {
 // The parts of HeldMemoryArgs that were done.
 enum class HeldMemoryDone : uint8_t { kNothing, kMemory, kAll };
 
-// Adds the steps held back of some slabs' memories to W and S, which then are the state by
+// Adds what is held back of some slabs' memories to W and S, or to G, which then are the state by
 // themselves.
 struct SettleNetworkArgs {
   TensorView slots;  // [n] i32, < 0: padding
   int heads = 0, dim = 0, hidden = 0;
-  MemoryCopy weights, momenta;  // as in NeuralMemoryArgs
+  // As in NeuralMemoryArgs; gradients of memories that are read ahead, which have the others not.
+  MemoryCopy weights, momenta, gradients;
   HeldSteps held;
 };
 

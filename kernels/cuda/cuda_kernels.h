@@ -153,6 +153,7 @@ class CudaKernels final : public Kernels,
     matrix_memory::MatrixMemory(device_, args);
   }
   void SettleMemories(const SettleArgs& args) override {
+    Check(args, kTypes);
     matrix_memory::SettleMemories(device_, args);
   }
   void TokenShift(const TokenShiftArgs& args) override {
@@ -302,42 +303,53 @@ class CudaKernels final : public Kernels,
     return decode::batch::NormAndRoute(device_, norm, router, route);
   }
   bool SwiGluProduct(const SwiGluProductArgs& args) override {
+    Check(args, kTypes);
     return linear::SwiGluProduct(device_, args);
   }
   bool ActivatedProducts(std::span<const ActivatedProduct> products) override {
+    CheckAll(products, kTypes);
     return linear::ActivatedProducts(device_, products);
   }
   bool Rwkv7Step(const Rwkv7StepArgs& args) override {
+    Check(args, kTypes);
     return rwkv::Rwkv7LayerStep(device_, {.low_rank = {}, .step = args});
   }
   bool Rwkv7LayerStep(const Rwkv7LayerStepArgs& args) override {
+    Check(args, kTypes);
     return rwkv::Rwkv7LayerStep(device_, args);
   }
   bool NormAndShift(const LayerNormArgs& norm, const TokenShiftArgs& shift) override {
     return rwkv::NormAndShift(device_, norm, shift);
   }
   bool Mamba2Step(const Mamba2StepArgs& args) override {
+    Check(args, kTypes);
     return scan::Mamba2LayerStep(device_, {.convolutions = {}, .step = args, .norm = nullptr});
   }
   bool Mamba2LayerStep(const Mamba2LayerStepArgs& args) override {
+    Check(args, kTypes);
     return scan::Mamba2LayerStep(device_, args);
   }
   bool Mamba2Output(const Mamba2OutputArgs& args) override {
+    Check(args, kTypes);
     return scan::Mamba2Output(device_, args);
   }
   bool MixAndNorm(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm) override {
     return routing::MixAndNorm(device_, mix, norm);
   }
   bool DeltaMemoryPass(const DeltaMemoryPassArgs& args) override {
+    Check(args, kTypes);
     return matrix_memory::DeltaMemoryPass(device_, args);
   }
   bool MatrixMemoryStep(const MatrixMemoryStepArgs& args) override {
+    Check(args, kTypes);
     return matrix_memory::MatrixMemoryStep(device_, args);
   }
   bool NeuralMemoryStep(const NeuralMemoryStepArgs& args) override {
+    Check(args, kTypes);
     return neural_memory::NeuralMemoryStep(device_, args);
   }
   bool NeuralMemoryOutput(const NeuralMemoryOutputArgs& args) override {
+    Check(args, kTypes);
     return neural_memory::NeuralMemoryOutput(device_, args);
   }
   bool DeltaMixerStep(const DeltaMixerStepArgs& args) override {
@@ -359,18 +371,23 @@ class CudaKernels final : public Kernels,
     return engrams::EngramReadStep(device_, args);
   }
   bool PassStreams(const PassStreamsArgs& args) override {
+    Check(args, kTypes);
     return residual_streams::PassStreams(device_, args);
   }
   bool GatedMemory(const GatedMemoryArgs& args) override {
+    Check(args, kTypes);
     return neural_memory::GatedMemory(device_, args);
   }
   HeldMemoryDone HeldMemory(const HeldMemoryArgs& args) override {
+    Check(args, kTypes);
     return neural_memory::HeldMemory(device_, args);
   }
   void SettleNetwork(const SettleNetworkArgs& args) override {
+    Check(args, kTypes);
     neural_memory::SettleNetwork(device_, args);
   }
   bool TurnedAttention(const TurnedAttentionArgs& args) override {
+    Check(args, kTypes);
     return attention::TurnedAttention(device_, args);
   }
   std::unique_ptr<DecodeProgram> CompileDecode(std::span<const DecodeLayer> layers,

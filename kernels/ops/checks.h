@@ -6,8 +6,11 @@
 
 #include <span>
 
+#include "kernels/held_steps.h"
 #include "kernels/kernels.h"
 #include "kernels/layer_norm_step.h"
+#include "kernels/recurrent_steps.h"
+#include "kernels/stream_steps.h"
 #include "kernels/tensor_view.h"
 
 namespace mneme {
@@ -88,6 +91,27 @@ void Check(const SampleArgs& args, ActivationTypes types);
 void Check(const NormedProductsStepArgs& args, ActivationTypes types);
 void Check(const ResidualProductStepArgs& args, ActivationTypes types);
 void Check(const EngramReadStepArgs& args, ActivationTypes types);
+
+// Of operations that stand for several (checks/fused.cc): each part as by itself, and that a part
+// is fed what the one ahead of it leaves.
+void Check(const SwiGluProductArgs& args, ActivationTypes types);
+void Check(const ActivatedProduct& args, ActivationTypes types);
+void Check(const MemoryStream& stream, ActivationTypes types);
+void Check(const DeltaMemoryPassArgs& args, ActivationTypes types);
+void Check(const MatrixMemoryStepArgs& args, ActivationTypes types);
+void Check(const NeuralMemoryStepArgs& args, ActivationTypes types);
+void Check(const HeldMemoryArgs& args, ActivationTypes types);
+void Check(const NeuralMemoryOutputArgs& args, ActivationTypes types);
+void Check(const Rwkv7StepArgs& args, ActivationTypes types);
+void Check(const Rwkv7LayerStepArgs& args, ActivationTypes types);
+void Check(const Mamba2StepArgs& args, ActivationTypes types);
+void Check(const Mamba2LayerStepArgs& args, ActivationTypes types);
+void Check(const Mamba2OutputArgs& args, ActivationTypes types);
+void Check(const PassStreamsArgs& args, ActivationTypes types);
+void Check(const GatedMemoryArgs& args, ActivationTypes types);
+void Check(const TurnedAttentionArgs& args, ActivationTypes types);
+void Check(const SettleArgs& args, ActivationTypes types);
+void Check(const SettleNetworkArgs& args, ActivationTypes types);
 
 template <typename Args>
 void CheckAll(std::span<const Args> all, ActivationTypes types) {

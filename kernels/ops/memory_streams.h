@@ -29,6 +29,9 @@ struct MemoryStream {
 struct MatrixMemoryStepArgs {
   std::span<const MemoryStream> streams;
   MatrixMemoryArgs rule;  // rule.segments.longest == 1
+  // Whether whatever writes segments, windows and matrices was launched before an operation that no
+  // other one overlaps: then they may be read while the one ahead still runs.
+  bool settled = false;
 };
 // The same of memories that are networks.
 struct NeuralMemoryStepArgs {

@@ -98,7 +98,9 @@ std::vector<MemoryStream> MemoryStreams::Left() const {
 
 void MemoryStreams::Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const {
   const std::vector<MemoryStream> left = Left();
-  if (ctx.kernels().MatrixMemoryStep({.streams = left, .rule = rule})) return;
+  // Where a router chose the segments, it did so in this layer.
+  const bool settled = rule.segments.offsets.data == ctx.row_index.segments.offsets.data;
+  if (ctx.kernels().MatrixMemoryStep({.streams = left, .rule = rule, .settled = settled})) return;
   Compose(ctx.kernels(), left);
   ctx.kernels().MatrixMemory(rule);
 }

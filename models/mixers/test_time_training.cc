@@ -114,6 +114,9 @@ class TestTimeTraining final : public SequenceMixer {
   }
 
   bool uses_row_index() const override { return true; }
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    memory_.Settle(ctx, slots);
+  }
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
@@ -192,7 +195,8 @@ class TestTimeTraining final : public SequenceMixer {
                                 .read = config.mini_batch > 1 ? NeuralMemoryArgs::Read::kAhead
                                                               : NeuralMemoryArgs::Read::kRunning,
                                 .rate_scale = config.base_rate / dim,
-                                .orders = 0},
+                                .orders = 0,
+                                .may_hold_back = true},
                                tensors);
   }
 

@@ -120,8 +120,9 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
     memory.pending_values_ = add_field("pending.values", vectors, Begins::kAtZero);
     memory.pending_rates_ = add_field("pending.rates", {config.heads, pairs}, Begins::kAtZero);
   }
-  const int most = std::min(builder.network.state_format.pending_writes, kMostHeldSteps);
-  if (most > 0 && config.may_hold_back && HoldsBack(kept, config.orders, config.dim)) {
+  const int most =
+      HeldCapacity(kept, config.orders, config.dim, builder.network.state_format.pending_writes);
+  if (most > 0 && config.may_hold_back) {
     const auto add_held = [&](const char* name, const Shape& shape) {
       return builder.AddState({.name = name,
                                .dtype = DType::kF32,
@@ -153,9 +154,14 @@ void TrainedMemory::Settle(ForwardContext& ctx, const TensorView& slots) const {
                             .dim = config_.dim,
                             .hidden = config_.network.hidden,
                             .held = Held(ctx)};
-  for (size_t t = 0; t < weights_.size(); ++t) {
-    args.weights.at[t] = ctx.State(weights_[t]);
-    args.momenta.at[t] = ctx.State(momenta_[t]);
+  const auto set = [&](const Copy& fields, MemoryCopy& copy) {
+    for (size_t t = 0; t < fields.size(); ++t) copy.at[t] = ctx.State(fields[t]);
+  };
+  if (gradients_.empty()) {
+    set(weights_, args.weights);
+    set(momenta_, args.momenta);
+  } else {
+    set(gradients_, args.gradients);
   }
   steps->SettleNetwork(args);
 }

@@ -41,7 +41,8 @@ struct TrainedMemoryConfig {
   bool decays_first = false;
   // Whether Before() is wanted.
   bool keeps_before = false;
-  // Whether the device may hold steps back, of a memory that HoldsBack(): nobody but Run() reads W.
+  // Whether the device may hold steps back, of a memory that has a HeldCapacity(): nobody but Run()
+  // reads W or G.
   bool may_hold_back = false;
   // Tokens of a prefix that has been through the memory before a session begins: all its copies
   // then begin as that left them, not as weights and zeros.

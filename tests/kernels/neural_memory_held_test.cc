@@ -18,6 +18,7 @@ namespace {
 
 using Norm = MemoryNetwork::Norm;
 using Activation = MemoryNetwork::Activation;
+using Read = NeuralMemoryArgs::Read;
 
 const MemoryRule kRules[] = {
     {.name = "plain", .loss = false},
@@ -38,6 +39,53 @@ const MemoryRule kRules[] = {
      .gain_offset = 1},
     {.name = "340m, four times as wide", .dim = 64, .hidden = 256},
     {.name = "760m", .heads = 1, .dim = 96, .hidden = 384},
+    // Steps of several tokens that are read ahead. None begins in the middle of nothing: at a
+    // step's first token its gradients are zero.
+    {.name = "ahead",
+     .dim = 64,
+     .depth = 1,
+     .biases = true,
+     .norm = Norm::kLayer,
+     .step = 16,
+     .anchor_period = 16,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false,
+     .scaled = true},
+    {.name = "ahead, no norm, no bias",
+     .heads = 3,
+     .dim = 20,
+     .depth = 1,
+     .step = 11,
+     .anchor_period = 11,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false,
+     .loss = false},
+    {.name = "ahead, behind a prefix",
+     .dim = 96,
+     .depth = 1,
+     .biases = true,
+     .norm = Norm::kRms,
+     .step = 16,
+     .anchor_period = 16,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false,
+     .scaled = true,
+     .first_position = 3,
+     .initial_of_all = true},
+    {.name = "ahead, wide",
+     .heads = 1,
+     .dim = 128,
+     .depth = 1,
+     .biases = true,
+     .norm = Norm::kLayer,
+     .step = 16,
+     .anchor_period = 16,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false},
 };
 
 // The same tokens of several problems as one, segment by segment.
@@ -71,7 +119,8 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
                              const std::vector<int>& sizes) {
     Workbench bench(*backend_);
     MemoryProblem::Loaded loaded = whole.Load(bench);
-    const int64_t dim = whole.rule.dim, hidden = whole.rule.hidden, heads = whole.rule.heads;
+    const int64_t dim = whole.rule.dim, hidden = whole.rule.network().hidden;
+    const int64_t heads = whole.rule.heads;
     // A fresh session's fields hold NaN.
     SlabPool numbers(bench, MemoryProblem::kSlots, 1, heads * HeldNumbers(capacity), DType::kF32);
     SlabPool vectors(bench, MemoryProblem::kSlots, 1, heads * capacity * HeldVectors(dim, hidden),
@@ -94,6 +143,7 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
       MemoryProblem::Loaded own = part.Load(bench);
       own.args.weights = loaded.args.weights;
       own.args.momenta = loaded.args.momenta;
+      own.args.gradients = loaded.args.gradients;
       EXPECT_EQ(steps_->HeldMemory(
                     {.streams = {}, .memory = own.args, .held = held, .always_holds = true}),
                 HeldMemoryDone::kMemory);
@@ -116,9 +166,10 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
       steps_->SettleNetwork({.slots = bench.Ints(slots),
                              .heads = whole.rule.heads,
                              .dim = whole.rule.dim,
-                             .hidden = whole.rule.hidden,
+                             .hidden = whole.rule.network().hidden,
                              .weights = loaded.args.weights,
                              .momenta = loaded.args.momenta,
+                             .gradients = loaded.args.gradients,
                              .held = held});
     }
     MemoryProblem::Trained all;

@@ -222,7 +222,7 @@ class NeuralStepProblem {
                const NeuralMemoryArgs& args, NeuralStepResult& result) const {
     HeldMemorySteps* const steps = HeldMemoryStepsOf(bench.kernels());
     const int heads = layer_.memory.heads, dim = layer_.memory.dim, hidden = layer_.memory.hidden;
-    if (steps == nullptr || !HoldsBack(args, layer_.memory.orders, dim)) return false;
+    if (steps == nullptr || !HoldsStepsBack(args, layer_.memory.orders, dim)) return false;
     constexpr int kCapacity = 3;
     SlabPool numbers(bench, MemoryProblem::kSlots, 1, heads * HeldNumbers(kCapacity), DType::kF32);
     SlabPool vectors(bench, MemoryProblem::kSlots, 1, heads * kCapacity * HeldVectors(dim, hidden),

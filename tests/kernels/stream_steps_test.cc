@@ -238,7 +238,7 @@ TEST_F(CudaStreamStepsTest, AGatedMemoryIsItsParts) {
   rules[4] = {.heads = 2, .dim = 32, .hidden = 40, .step = 3, .anchor_period = 6, .orders = 0};
   uint64_t seed = 300;
   for (const MemoryRule& rule : rules) {
-    for (const int length : {1, 9}) {
+    for (const int length : {1, 3, 9}) {
       for (int round = 0; round < 5; ++round) {
         ++seed;
         SCOPED_TRACE(testing::Message() << "seed " << seed << ", segments of " << length);

@@ -327,15 +327,13 @@ void StoreStep(Device& device, const Problem& p, int64_t tokens) {
                     p);
 }
 
-// Whether the step's keys and values may be stored before it: of a ring, its last tokens take the
-// place of what lies a whole ring before them.
+}  // namespace
+
 bool MayStoreFirst(const AttentionArgs& args) {
   const int64_t seen = args.window > 0 ? args.window : args.segment;
   return seen == 0 ||
          (args.longest_row > 0 && args.longest_row <= args.keys.table.positions() - seen + 1);
 }
-
-}  // namespace
 
 Problem ProblemOf(const AttentionArgs& args) {
   return {.q = args.q.as<const float>(),

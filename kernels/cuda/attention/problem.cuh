@@ -57,6 +57,9 @@ struct Problem {
 // may see.
 Problem ProblemOf(const AttentionArgs& args);
 int64_t MostBlocks(const AttentionArgs& args);
+// Whether the step's keys and values may be stored before it: of a ring, its last tokens take the
+// place of what lies a whole ring before them.
+bool MayStoreFirst(const AttentionArgs& args);
 // Whether its products are rounded, as kernels for tensor cores have them.
 bool TakesTensorCores(const Device& device, const Problem& problem, const AttentionArgs& args);
 

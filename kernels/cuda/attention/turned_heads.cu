@@ -1,7 +1,8 @@
 // TurnedAttention: of single tokens whose heads have keys and values of their own, and that see few
 // blocks of positions, by one kernel, in which a warp, or the warps of a block, take a head of a
-// token, as in own_heads.cu. Else queries, keys and values are made by a kernel in front of
-// Attention().
+// token, as in own_heads.cu. Where few tokens follow others of their row, a kernel in front of it
+// turns queries and stores the step's keys and values. Else queries, keys and values are made by a
+// kernel in front of Attention().
 #include <algorithm>
 #include <cstdint>
 
@@ -28,6 +29,7 @@ struct Turn {
   int heads;                         // whose channels share a gate, or all
   int half;
   bool settled;
+  bool done;  // of q, and keys and values of the step are where they are kept
 
   // Sine and cosine of pair j of a head of a token.
   __device__ void Angle(int64_t position, int j, float* sin, float* cos) const {
@@ -84,7 +86,7 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
   if (p.row_offsets[likely] != token || p.row_offsets[likely + 1] <= token) {
     const int row = RowOf(p, token);
     slot = p.slots[row];
-    position = p.positions[row];
+    position = p.positions[row] + token - p.row_offsets[row];
   }
   if (slot < 0) return WaitForPreviousKernel();
   const int64_t begin = p.First(position), first_block = begin / kContextBlock;
@@ -117,8 +119,8 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
   }
   Eight q = {}, k = {}, v = {}, first = {};
   float mix = 0;
-  if (has_columns) {
-    q.Load(p.q + of_token);
+  if (has_columns) q.Load(p.q + of_token);
+  if (has_columns && !turn.done) {
     k.Load(p.k[0] + of_token);
     v.Load(p.v[0] + of_token);
     if (turn.first != nullptr) {
@@ -127,7 +129,7 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
     }
   }
 
-  if (has_columns) {
+  if (has_columns && !turn.done) {
 #pragma unroll
     for (int i = 0; i < kLaneColumns; i += 2) {
       float sin, cos;
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
           rows + keys.offset + place % kContextBlock * keys.row_bytes + of_head * 2);
       auto* const to_value = reinterpret_cast<uint4*>(
           rows + values.offset + place % kContextBlock * values.row_bytes + of_head * 2);
-      if (j < count - 1) {
+      if (j < count - 1 || turn.done) {
         key[a] = *to_key;
         value[a] = *to_value;
       } else {
@@ -219,10 +221,12 @@ void LaunchHeads(Device& device, const Problem& p, const Turn& turn, int64_t tok
 
 constexpr int kThreads = 128;
 
-// A thread takes four elements of q, k and v of a token.
+// A thread takes four elements of q, k and v of a token. kStores: keys and values go to their rows,
+// not back, unless a later token of the step has the same ones.
+template <bool kStores>
 __global__ void __launch_bounds__(kThreads)
-    TurnKernel(const __grid_constant__ Turn turn, float* q, float* k, float* v, int64_t fours,
-               int of_token) {
+    TurnKernel(const __grid_constant__ Problem p, const __grid_constant__ Turn turn, float* q,
+               float* k, float* v, int64_t fours, int of_token) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -234,17 +238,44 @@ __global__ void __launch_bounds__(kThreads)
   float sin[2], cos[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) turn.Angle(position, pair + i, &sin[i], &cos[i]);
-  for (float* const x : {q, k}) {
+  const auto turned = [&](const float* x) {
     const float4 old = LoadFour(x + 4 * item);
     const float2 low = Turned({old.x, old.y}, sin[0], cos[0]);
     const float2 high = Turned({old.z, old.w}, sin[1], cos[1]);
-    SaveFour(x + 4 * item, {low.x, low.y, high.x, high.y});
+    return float4{low.x, low.y, high.x, high.y};
+  };
+  SaveFour(q + 4 * item, turned(q));
+  const float4 key = turned(k);
+  float4 value = {};
+  if (kStores || turn.first != nullptr) value = LoadFour(v + 4 * item);
+  if (turn.first != nullptr) {
+    const float mix = turn.Mix(token, head);
+    const float4 x = value, first = LoadFour(turn.first + 4 * item);
+    value = {fmaf(first.x - x.x, mix, x.x), fmaf(first.y - x.y, mix, x.y),
+             fmaf(first.z - x.z, mix, x.z), fmaf(first.w - x.w, mix, x.w)};
   }
-  if (turn.first == nullptr) return;
-  const float mix = turn.Mix(token, head);
-  const float4 x = LoadFour(v + 4 * item), first = LoadFour(turn.first + 4 * item);
-  SaveFour(v + 4 * item, {fmaf(first.x - x.x, mix, x.x), fmaf(first.y - x.y, mix, x.y),
-                          fmaf(first.z - x.z, mix, x.z), fmaf(first.w - x.w, mix, x.w)});
+  if constexpr (kStores) {
+    const int row = RowOf(p, static_cast<int>(token)), slot = p.slots[row];
+    const int64_t at = p.positions[row] + token - p.row_offsets[row];
+    const int64_t end = p.positions[row] + p.row_offsets[row + 1] - p.row_offsets[row];
+    if (slot < 0 || at < end - p.keys[0].blocks * kContextBlock) return;
+    const auto store = [&](const Field& field, const float4& four) {
+      std::byte* const to =
+          field.Block(slot, at / kContextBlock) + at % kContextBlock * field.row_bytes;
+      SaveFour(reinterpret_cast<__nv_bfloat16*>(to) + in_token, four);
+    };
+    store(p.keys[0], key);
+    store(p.values[0], value);
+  } else {
+    SaveFour(k + 4 * item, key);
+    if (turn.first != nullptr) SaveFour(v + 4 * item, value);
+  }
+}
+
+// Whether most rows have one token, so that others are as well taken token by token.
+bool HasShortRows(const AttentionArgs& args) {
+  constexpr int64_t kMostTokens = 2;  // of a row, on average
+  return args.q.shape[0] <= kMostTokens * args.slots.shape[0] && MayStoreFirst(args);
 }
 
 }  // namespace
@@ -260,30 +291,37 @@ bool TurnedAttention(Device& device, const TurnedAttentionArgs& args) {
       !AreAligned(attention.q, attention.k, attention.v, mix.first)) {
     return false;
   }
-  const Turn turn = {.positions = args.rope.positions.as<const int64_t>(),
-                     .frequencies = args.rope.frequencies.as<const float>(),
-                     .in_two = args.rope.frequencies.shape.rank == 2,
-                     .period = args.rope.period,
-                     .first = mix.v.empty() ? nullptr : mix.first.as<const float>(),
-                     .gate = mix.gate.as<const float>(),
-                     .bias = mix.bias.as<const float>(),
-                     .heads = static_cast<int>(heads),
-                     .half = static_cast<int>(dim / 2),
-                     .settled = args.settled};
+  Turn turn = {.positions = args.rope.positions.as<const int64_t>(),
+               .frequencies = args.rope.frequencies.as<const float>(),
+               .in_two = args.rope.frequencies.shape.rank == 2,
+               .period = args.rope.period,
+               .first = mix.v.empty() ? nullptr : mix.first.as<const float>(),
+               .gate = mix.gate.as<const float>(),
+               .bias = mix.bias.as<const float>(),
+               .heads = static_cast<int>(heads),
+               .half = static_cast<int>(dim / 2),
+               .settled = args.settled,
+               .done = false};
   const Problem p = ProblemOf(attention);
   const int64_t most_blocks = MostBlocks(attention) - p.prefix_blocks();
-  if (attention.longest_row == 1 && most_blocks <= kMostOwnBlocks &&
-      TakesTensorCores(device, p, attention)) {
-    const int64_t most_keys = p.window > 0 ? p.window : p.segment;
-    const int64_t keys = most_keys > 0 ? most_keys : most_blocks * kContextBlock;
-    (dim > 64 ? LaunchHeads<16> : LaunchHeads<8>)(device, p, turn, tokens, keys);
-    return true;
+  const bool single = attention.longest_row == 1;
+  const bool by_heads = most_blocks <= kMostOwnBlocks && TakesTensorCores(device, p, attention) &&
+                        (single || HasShortRows(attention));
+  if (!single || !by_heads) {
+    const int64_t fours = tokens * heads * dim / 4;
+    LaunchOverlapping(device, "Turn", by_heads ? TurnKernel<true> : TurnKernel<false>,
+                      static_cast<int>((fours + kThreads - 1) / kThreads), kThreads, 0, 1, p, turn,
+                      attention.q.as<float>(), attention.k.as<float>(), attention.v.as<float>(),
+                      fours, static_cast<int>(heads * dim / 4));
+    if (!by_heads) {
+      Attention(device, attention);
+      return true;
+    }
+    turn.done = true;
   }
-  const int64_t fours = tokens * heads * dim / 4;
-  LaunchOverlapping(device, "Turn", TurnKernel, static_cast<int>((fours + kThreads - 1) / kThreads),
-                    kThreads, 0, 1, turn, attention.q.as<float>(), attention.k.as<float>(),
-                    attention.v.as<float>(), fours, static_cast<int>(heads * dim / 4));
-  Attention(device, attention);
+  const int64_t most_keys = p.window > 0 ? p.window : p.segment;
+  const int64_t keys = most_keys > 0 ? most_keys : most_blocks * kContextBlock;
+  (dim > 64 ? LaunchHeads<16> : LaunchHeads<8>)(device, p, turn, tokens, keys);
   return true;
 }
 

@@ -456,7 +456,9 @@ bool LaunchStreams(Device& device, std::span<const MemoryStream> streams, const 
 
 bool MatrixMemoryStep(Device& device, const MatrixMemoryStepArgs& args) {
   bool launched = false;
-  if (!LaunchStreams(device, args.streams, args.rule.segments, &launched)) return false;
+  if (!LaunchStreams(device, args.streams, args.rule.segments, &launched, args.settled)) {
+    return false;
+  }
   MatrixMemory(device, args.rule, /*early=*/launched);
   return true;
 }

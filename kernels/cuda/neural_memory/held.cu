@@ -15,8 +15,8 @@ HeldMemoryDone HeldMemory(Device& device, const HeldMemoryArgs& args) {
     return HeldMemoryDone::kAll;
   }
   bool launched = false;
-  if (!args.streams.empty() &&
-      !matrix_memory::LaunchStreams(device, args.streams, memory.segments, &launched)) {
+  if (!args.streams.empty() && !matrix_memory::LaunchStreams(device, args.streams, memory.segments,
+                                                             &launched, args.settled)) {
     return HeldMemoryDone::kNothing;
   }
   if (!any) return HeldMemoryDone::kMemory;

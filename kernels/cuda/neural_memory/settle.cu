@@ -1,4 +1,4 @@
-// SettleNetwork: a block adds the steps that one head holds back to its W and S.
+// SettleNetwork: a block adds what one head holds back to its W and S, or to its G.
 #include <cstdint>
 
 #include "kernels/cuda/common/fours.cuh"
@@ -12,7 +12,9 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Settling {
-  StateView weights[2], momenta[2], numbers, vectors;
+  StateView weights[2], momenta[2];
+  StateView gradients[2];  // of the matrix and its bias, which there may be none of
+  StateView numbers, vectors;
   int capacity, heads, dim, hidden;
   SegmentArrays segments;  // or, without offsets, `slots`
   const int* slots;
@@ -53,6 +55,24 @@ __global__ void __launch_bounds__(kThreads) SettleKernel(const __grid_constant__
       MemoryAt<float>(p.vectors, slot, memory) + int64_t{head} * p.capacity * of_step;
   for (int i = thread; i < count * of_step; i += kThreads) vectors[i] = from[i];
   __syncthreads();
+  if (p.gradients[0].base != nullptr) {
+    float* const sums = MemoryAt<float>(p.gradients[0], slot, memory) + head * p.dim * p.dim;
+    for (int at = thread; at < p.dim * p.dim; at += kThreads) {
+      const int row = at / p.dim, column = at % p.dim;
+      float sum = sums[at];
+      for (int i = 0; i < count; ++i) {
+        const float* const k = vectors + i * of_step;
+        sum = fmaf(k[row], k[p.dim + column], sum);
+      }
+      sums[at] = sum;
+    }
+    if (p.gradients[1].base == nullptr) return;
+    float* const of_bias = MemoryAt<float>(p.gradients[1], slot, memory) + head * p.dim;
+    for (int column = thread; column < p.dim; column += kThreads) {
+      for (int i = 0; i < count; ++i) of_bias[column] += vectors[i * of_step + p.dim + column];
+    }
+    return;
+  }
   const float kept = shared[1], moved = shared[2], slowed = shared[3];
   const float *const g = shared + 4, *const s = g + p.capacity;
   // z_1, delta_2, z_2, delta_1
@@ -80,10 +100,11 @@ __global__ void __launch_bounds__(kThreads) SettleKernel(const __grid_constant__
 }
 
 void Launch(Device& device, Settling p, const MemoryCopy& weights, const MemoryCopy& momenta,
-            const HeldSteps& held, int64_t units) {
+            const MemoryCopy& gradients, const HeldSteps& held, int64_t units) {
   for (int l = 0; l < 2; ++l) {
     p.weights[l] = weights.at[l];
     p.momenta[l] = momenta.at[l];
+    p.gradients[l] = gradients.at[l];
   }
   p.numbers = held.numbers;
   p.vectors = held.vectors;
@@ -103,7 +124,7 @@ void SettleNetwork(Device& device, const SettleNetworkArgs& args) {
   p.dim = args.dim;
   p.hidden = args.hidden;
   p.slots = args.slots.as<const int>();
-  Launch(device, p, args.weights, args.momenta, args.held, count);
+  Launch(device, p, args.weights, args.momenta, args.gradients, args.held, count);
 }
 
 void SettleSegments(Device& device, const HeldMemoryArgs& args, int longer_than) {
@@ -116,7 +137,8 @@ void SettleSegments(Device& device, const HeldMemoryArgs& args, int longer_than)
   p.positions = memory.positions.as<const int64_t>();
   p.first_position = memory.first_position;
   p.longer_than = longer_than;
-  Launch(device, p, memory.weights, memory.momenta, args.held, memory.segments.count);
+  Launch(device, p, memory.weights, memory.momenta, memory.gradients, args.held,
+         memory.segments.count);
 }
 
 }  // namespace mneme::cuda::neural_memory

@@ -74,8 +74,8 @@ struct Params {
   // The logit of each head's gate, and what the answer times that becomes; or none.
   const float* answer_gate;
   ReadOutput gated;
-  // Segments of tokens that end no step, in sessions that have begun, are left to others; of steps
-  // of one token, segments of one.
+  // Segments of one token that ends no step, in sessions that have begun, are left to others; of
+  // steps of one token and of those that are read ahead, segments of one.
   bool only_steps;
   bool only_single;  // segments of several tokens are left to others
   Copy weights, momenta, anchors;
@@ -102,9 +102,10 @@ __device__ inline void SaveAnswer(const Params& p, int64_t at, float x, float ga
   if (p.answer_gate != nullptr) p.gated.Save(at, gate * x);
 }
 
-// Whether a segment, whose first position is `begin`, ends no step of a session that has begun.
+// Whether a segment, whose first position is `begin`, is one token that ends no step, of a session
+// that has begun.
 __device__ inline bool OnlyReads(const Params& p, const Segment& segment, int64_t begin) {
-  return begin != p.first_position && begin % p.step + (segment.end - segment.first) < p.step;
+  return begin != p.first_position && segment.end - segment.first == 1 && (begin + 1) % p.step != 0;
 }
 
 // Threads hold at most as many rows of a matrix as a kernel is made for.

@@ -7,6 +7,7 @@
 #include "kernels/cuda/neural_memory/held.h"
 #include "kernels/cuda/neural_memory/resident/anchored_windows.cuh"
 #include "kernels/cuda/neural_memory/resident/held.cuh"
+#include "kernels/cuda/neural_memory/resident/held_ahead.h"
 #include "kernels/cuda/neural_memory/resident/resident.h"
 
 namespace mneme::cuda::neural_memory::resident {
@@ -408,11 +409,19 @@ bool SetOutput(const NeuralMemoryOutputArgs& args, HeldLayer& layer) {
 
 bool TakesHeld(const Device& device, const HeldMemoryArgs& args) {
   const NeuralMemoryArgs& memory = args.memory;
-  return MakePlan(device, memory, /*blocks=*/0, UnitsOf(memory)).blocks != 0 &&
-         HeldPlan(device, args).blocks != 0;
+  if (MakePlan(device, memory, /*blocks=*/0, UnitsOf(memory)).blocks == 0) return false;
+  if (memory.read == Read::kAhead) {
+    return TakesHeldAhead(args) && AreAligned(args.held.numbers, args.held.vectors);
+  }
+  return HeldPlan(device, args).blocks != 0;
 }
 
 void LaunchHeld(Device& device, const HeldMemoryArgs& args, bool early) {
+  if (args.memory.read == Read::kAhead) {
+    Params p = MakeParams(args.memory, {.blocks = 1, .tokens = 1});
+    p.early = early;
+    return LaunchHeldAhead(device, p, args);
+  }
   const Plan plan = HeldPlan(device, args);
   Params p = MakeParams(args.memory, plan);
   p.early = early;
@@ -433,15 +442,19 @@ void LaunchLonger(Device& device, const NeuralMemoryArgs& args) {
   const Plan plan = MakePlan(device, args, /*blocks=*/0, UnitsOf(args));
   Params p = MakeParams(args, plan);
   p.only_steps = true;
+  if (args.read == Read::kAhead) return LaunchReadAhead(device, plan, p);
   LaunchOneTokenSteps(device, plan, p);
 }
 
 bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
   const NeuralMemoryArgs& memory = args.memory;
   if (!TakesManySteps(memory)) return false;
-  // Of single tokens, mostly one of as many as a step has ends one.
+  // Of single tokens, mostly one of as many as a step has ends one. Beside a few longer segments
+  // they are still most of the work.
   const bool single = memory.segments.longest == 1;
-  const int64_t units = std::max<int64_t>(UnitsOf(memory) / (single ? memory.step : 1), 1);
+  const bool mostly_single = single || memory.q.shape[0] <= 2 * int64_t{memory.segments.count};
+  const int64_t ending = UnitsOf(memory) / memory.step * (single ? 1 : 2);
+  const int64_t units = mostly_single ? std::max<int64_t>(ending, 1) : UnitsOf(memory);
   const Plan plan = MakePlan(device, memory, /*blocks=*/0, units);
   if (plan.blocks == 0) return false;
   Params p = MakeParams(memory, plan);
@@ -449,7 +462,7 @@ bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
   p.answer_gate = args.gate.as<const float>();
   p.gated = {args.y.data, args.y.dtype == DType::kBF16};
   p.early = args.settled;
-  p.only_steps = single && LaunchSingleTokens(device, p);
+  p.only_steps = mostly_single && LaunchSingleTokens(device, p);
   LaunchSeveralTokenSteps(device, plan, p);
   return true;
 }
