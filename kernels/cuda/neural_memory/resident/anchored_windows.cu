@@ -66,7 +66,7 @@ __device__ int LongerSegment(const SegmentArrays& p, int n) {
   return -1;
 }
 
-template <int kTiles, bool kExact>
+template <int kTiles>
 __global__ void __launch_bounds__(kWindowThreads, 1)
     AnchoredWindowsKernel(const __grid_constant__ Params p,
                           const __grid_constant__ WindowLayout at) {
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
   const MemoryNetwork& network = p.network;
   const TensorsOfHead<kDepth> tensors(p, segment, head, team.rank());
   float* const shared = reinterpret_cast<float*>(shared_fours);
-  const HeadWindows<kTiles, kExact> windows(p, at, team, head, shared);
+  const HeadWindows<kTiles> windows(p, at, team, head, shared);
   const int thread = static_cast<int>(threadIdx.x), dim = p.dim;
   const bool normed = network.norm != MemoryNetwork::Norm::kNone;
   const bool has_momentum = p.momentum != nullptr;
@@ -212,11 +212,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
 void LaunchAnchoredWindows(Device& device, const Plan& plan, const Params& p, int segments) {
   const int tiles = plan.tokens / kWindowTile;
   const WindowLayout layout(p.network, p.dim, plan.blocks, tiles);
-  const bool exact = device.compute_dtype() == DType::kF32;
-  const auto kernel = tiles == 1
-                          ? exact ? AnchoredWindowsKernel<1, true> : AnchoredWindowsKernel<1, false>
-                      : exact ? AnchoredWindowsKernel<2, true>
-                              : AnchoredWindowsKernel<2, false>;
+  const auto kernel = tiles == 1 ? AnchoredWindowsKernel<1> : AnchoredWindowsKernel<2>;
   LaunchOverlapping(device, "windows of a neural memory under an anchor", kernel,
                     segments * p.heads * plan.blocks, kWindowThreads, plan.shared_bytes,
                     plan.blocks, p, layout);

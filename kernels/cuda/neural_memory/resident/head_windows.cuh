@@ -15,7 +15,7 @@ struct Window {
   bool moves_anchors;
 };
 
-template <int kTiles, bool kExact>
+template <int kTiles>
 class HeadWindows : public WindowTiles {
  public:
   static constexpr int kTokens = kTiles * kWindowTile;
@@ -92,7 +92,7 @@ class HeadWindows : public WindowTiles {
       float sums[kTiles][2][4];
       if (of_keys && anchor != nullptr) {
         const int between = p_.division.parts[0].pitch;
-        Multiply<kExact>(
+        Multiply(
             p_.dim, left,
             RightVectors{anchor + place_.fourth * between + column + place_.eighth, between, 1},
             sums);
@@ -100,7 +100,7 @@ class HeadWindows : public WindowTiles {
         RightColumns<2> right = ColumnsOf(weights_[0], of_keys ? weights_[0] : momenta_[0], column,
                                           of_keys ? column + 8 : column);
         if (!of_keys && !of_queries) right = RowsAsColumns(at_.k, at_.dim_pitch, column);
-        Multiply<kExact>(p_.dim, left, right, sums);
+        Multiply(p_.dim, left, right, sums);
       }
       if (of_queries) {
         float before[kTiles][1][4];
@@ -132,13 +132,12 @@ class HeadWindows : public WindowTiles {
       float sums[1][1][4];
       const LeftVectors z = Left(at_.z, at_.unit_pitch, tile);
       if (anchor == nullptr) {
-        Multiply<kExact>(at_.units, z,
-                         RightColumns<1>{{ColumnOf(weights_[1], column)}, weights_[1].pitch}, sums);
+        Multiply(at_.units, z, RightColumns<1>{{ColumnOf(weights_[1], column)}, weights_[1].pitch},
+                 sums);
       } else {
-        Multiply<kExact>(
-            at_.units, z,
-            RightVectors{anchor + place_.fourth * p_.dim + column + place_.eighth, p_.dim, 1},
-            sums);
+        Multiply(at_.units, z,
+                 RightVectors{anchor + place_.fourth * p_.dim + column + place_.eighth, p_.dim, 1},
+                 sums);
       }
       Send(sums, 0, tile, column);
     }
@@ -185,12 +184,10 @@ class HeadWindows : public WindowTiles {
       float sums[kTiles][1][4];
       if (anchor == nullptr) {
         const TurnedMatrix& w = weights_[1];
-        Multiply<kExact>(p_.dim, error,
-                         RightRows{w.at + row * w.pitch + place_.fourth, w.pitch, w.Turn(row)},
-                         sums);
+        Multiply(p_.dim, error,
+                 RightRows{w.at + row * w.pitch + place_.fourth, w.pitch, w.Turn(row)}, sums);
       } else {
-        Multiply<kExact>(p_.dim, error, RightRows{anchor + row * p_.dim + place_.fourth, p_.dim, 0},
-                         sums);
+        Multiply(p_.dim, error, RightRows{anchor + row * p_.dim + place_.fourth, p_.dim, 0}, sums);
       }
       ForEachPair<kTiles>([&](int m, int half, int token, int column) {
         float2* const to = reinterpret_cast<float2*>(shared_ + at_.delta + token * at_.delta_pitch +
@@ -206,8 +203,8 @@ class HeadWindows : public WindowTiles {
       const int column = 8 * item;
       float sums[kTiles][1][4];
       Load(at_.z_of_q, at_.unit_pitch, column, sums);
-      AddProducts<kExact>(kTokens, Left(at_.scores, at_.token_pitch),
-                          ColumnsOfVectors(at_.delta, at_.delta_pitch, column), sums);
+      AddProducts(kTokens, Left(at_.scores, at_.token_pitch),
+                  ColumnsOfVectors(at_.delta, at_.delta_pitch, column), sums);
       Save(sums, at_.z_of_q, at_.unit_pitch, column);
     }
   }
@@ -232,7 +229,7 @@ class HeadWindows : public WindowTiles {
       const RightColumns<2> right = item < answers
                                         ? ColumnsOf(weights_[1], momenta_[1], column, column)
                                         : RowsAsColumns(at_.z, at_.unit_pitch, column);
-      Multiply<kExact>(at_.units, z, right, sums);
+      Multiply(at_.units, z, right, sums);
       if (item < answers) {
         float before[1][1][4];
         OfBefore(sums, tile, before);
@@ -255,8 +252,8 @@ class HeadWindows : public WindowTiles {
       const int tile = item % kTiles, column = item / kTiles * 8;
       float sums[1][1][4];
       Load(at_.answers, p_.dim, column, sums, tile);
-      AddProducts<kExact>(kTokens, Left(at_.scores, at_.token_pitch, tile),
-                          ColumnsOfVectors(at_.error, at_.dim_pitch, column), sums);
+      AddProducts(kTokens, Left(at_.scores, at_.token_pitch, tile),
+                  ColumnsOfVectors(at_.error, at_.dim_pitch, column), sums);
       Send(sums, 1, tile, column);
     }
   }
@@ -349,7 +346,7 @@ class HeadWindows : public WindowTiles {
     const float kept = shared_[at_.kept + last], moved = shared_[at_.moved + last],
                 slowed = shared_[at_.slowed + last];
     float sums[2][kN][4];
-    Multiply<kExact>(kTokens, left, ColumnsOfVectors(delta, delta_pitch, column), sums);
+    Multiply(kTokens, left, ColumnsOfVectors(delta, delta_pitch, column), sums);
     const TurnedMatrix w = l == 0 ? weights_[0] : weights_[1],
                        s = l == 0 ? momenta_[0] : momenta_[1];
     const int first = (row + place_.eighth) * w.pitch, turn = w.Turn(place_.eighth);

@@ -1,7 +1,6 @@
-// Products of f32 matrices on tensor cores, by a warp. These multiply numbers of 11 bits: where
-// products are exact each number is taken as two such, and of their four products the three that an
-// f32 sum can tell are summed; else what is behind the 11 bits is cut off. A lane's places in tiles
-// are those of mma.m16n8k8.
+// Products of f32 matrices on tensor cores, by a warp. These multiply numbers of 11 bits: each
+// number is taken as two such, and of their four products the three that an f32 sum can tell are
+// summed. A lane's places in tiles are those of mma.m16n8k8.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +15,10 @@ struct LanePlace {
   int fourth = static_cast<int>(threadIdx.x) % 4;
 };
 
-// x = high + low, but for what is less than 2^-21 of it; or x as high, of which tensor cores take
-// what they can.
-template <bool kExact>
+// x = high + low, but for what is less than 2^-21 of it.
 __device__ inline void Split(float x, uint32_t& high, uint32_t& low) {
-  high = __float_as_uint(x);
-  if constexpr (kExact) {
-    high &= 0xffffe000u;
-    low = __float_as_uint(x - __uint_as_float(high));
-  }
+  high = __float_as_uint(x) & 0xffffe000u;
+  low = __float_as_uint(x - __uint_as_float(high));
 }
 
 // d += a b: a is 16 x 8, b 8 x 8. Lane l has of
@@ -39,18 +33,14 @@ __device__ inline void MultiplyAddTf32(float (&d)[4], const uint32_t (&a)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// What is cut off a number is 0.72 x 2^-11 of it on average, of a product twice as much.
-constexpr float kOfCutProducts = 1.0f + 2 * 0.72f * 0x1p-11f;
-
 // sums = left right: kM tiles of 16 rows, kN tiles of 8 columns. left(m, i, k) is the element of
 // the lane's row, of tile m and 8 rows on where i is odd, and column k + l%4, 4 on where i > 1;
 // right(n, i, k) that of the lane's column of tile n and row k + l%4 + 4 i. `depth`, a multiple of
 // 16, is what both have. Few tiles have several sums each, as one waits for the one before.
-template <bool kExact, int kM, int kN, typename Left, typename Right>
+template <int kM, int kN, typename Left, typename Right>
 __device__ inline void Multiply(int depth, const Left& left, const Right& right,
                                 float (&sums)[kM][kN][4]) {
-  constexpr int kTerms = kExact ? 3 : 1;
-  constexpr int kSets = kM * kN >= 4 ? 1 : kM * kN == 2 || !kExact ? 2 : 3;
+  constexpr int kSets = kM * kN >= 4 ? 1 : kM * kN == 2 ? 2 : 3;
   float apart[kSets][kM][kN][4] = {};
 #pragma unroll 1
   for (int from = 0; from < depth; from += 16) {
@@ -61,22 +51,21 @@ __device__ inline void Multiply(int depth, const Left& left, const Right& right,
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) Split<kExact>(left(m, i, k), a_high[m][i], a_low[m][i]);
+        for (int i = 0; i < 4; ++i) Split(left(m, i, k), a_high[m][i], a_low[m][i]);
       }
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) Split<kExact>(right(n, i, k), b_high[n][i], b_low[n][i]);
+        for (int i = 0; i < 2; ++i) Split(right(n, i, k), b_high[n][i], b_low[n][i]);
       }
 #pragma unroll
-      for (int term = 0; term < kTerms; ++term) {
-        const int set = (kExact ? term : half) % kSets;
+      for (int term = 0; term < 3; ++term) {
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
 #pragma unroll
           for (int n = 0; n < kN; ++n) {
-            MultiplyAddTf32(apart[set][m][n], kExact && term == 0 ? a_low[m] : a_high[m],
-                            kExact && term == 1 ? b_low[n] : b_high[n]);
+            MultiplyAddTf32(apart[term % kSets][m][n], term == 0 ? a_low[m] : a_high[m],
+                            term == 1 ? b_low[n] : b_high[n]);
           }
         }
       }
@@ -88,20 +77,19 @@ __device__ inline void Multiply(int depth, const Left& left, const Right& right,
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float sum = apart[0][m][n][i];
+        sums[m][n][i] = apart[0][m][n][i];
 #pragma unroll
-        for (int set = 1; set < kSets; ++set) sum += apart[set][m][n][i];
-        sums[m][n][i] = kExact ? sum : kOfCutProducts * sum;
+        for (int set = 1; set < kSets; ++set) sums[m][n][i] += apart[set][m][n][i];
       }
     }
   }
 }
 // sums += left right. Tensor cores round towards zero: what lasts is added to outside them.
-template <bool kExact, int kM, int kN, typename Left, typename Right>
+template <int kM, int kN, typename Left, typename Right>
 __device__ inline void AddProducts(int depth, const Left& left, const Right& right,
                                    float (&sums)[kM][kN][4]) {
   float products[kM][kN][4];
-  Multiply<kExact>(depth, left, right, products);
+  Multiply(depth, left, right, products);
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
