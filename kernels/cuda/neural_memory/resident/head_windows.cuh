@@ -88,14 +88,13 @@ class HeadWindows : public WindowTiles {
       const int column = of_keys      ? 16 * item
                          : of_queries ? 8 * (item - pairs)
                                       : kWindowTile * (item - pairs - tiles);
-      const LeftVectors left = Left(of_keys ? at_.k : at_.q, at_.dim_pitch);
+      const LeftRows left = Left(of_keys ? at_.k : at_.q, at_.dim_pitch);
       float sums[kTiles][2][4];
       if (of_keys && anchor != nullptr) {
         const int between = p_.division.parts[0].pitch;
-        Multiply(
-            p_.dim, left,
-            RightVectors{anchor + place_.fourth * between + column + place_.eighth, between, 1},
-            sums);
+        Multiply(p_.dim, left,
+                 RightVectors{anchor + place_.fourth * between + column + place_.eighth, between},
+                 sums);
       } else {
         RightColumns<2> right = ColumnsOf(weights_[0], of_keys ? weights_[0] : momenta_[0], column,
                                           of_keys ? column + 8 : column);
@@ -130,13 +129,13 @@ class HeadWindows : public WindowTiles {
     for (int item = warp_; item < kTiles * p_.dim / 8; item += kWindowWarps) {
       const int tile = item % kTiles, column = item / kTiles * 8;
       float sums[1][1][4];
-      const LeftVectors z = Left(at_.z, at_.unit_pitch, tile);
+      const LeftRows z = Left(at_.z, at_.unit_pitch, tile);
       if (anchor == nullptr) {
         Multiply(at_.units, z, RightColumns<1>{{ColumnOf(weights_[1], column)}, weights_[1].pitch},
                  sums);
       } else {
         Multiply(at_.units, z,
-                 RightVectors{anchor + place_.fourth * p_.dim + column + place_.eighth, p_.dim, 1},
+                 RightVectors{anchor + place_.fourth * p_.dim + column + place_.eighth, p_.dim},
                  sums);
       }
       Send(sums, 0, tile, column);
@@ -178,7 +177,7 @@ class HeadWindows : public WindowTiles {
   }
   // delta_1, in place of slopes.
   __device__ void FindDeltas(const float* anchor) const {
-    const LeftVectors error = Left(at_.error, at_.dim_pitch);
+    const LeftRows error = Left(at_.error, at_.dim_pitch);
     for (int item = warp_; item < at_.units / 8; item += kWindowWarps) {
       const int unit = 8 * item, row = unit + place_.eighth;
       float sums[kTiles][1][4];
@@ -222,7 +221,7 @@ class HeadWindows : public WindowTiles {
     const int answers = kTiles * p_.dim / 8;
     for (int item = warp_; item < answers + kTiles * kTiles; item += kWindowWarps) {
       const int tile = item % kTiles;
-      const LeftVectors z = Left(at_.z_of_q, at_.unit_pitch, tile);
+      const LeftRows z = Left(at_.z_of_q, at_.unit_pitch, tile);
       const int nth = item < answers ? item : item - answers,
                 column = nth / kTiles * (item < answers ? 8 : kWindowTile);
       float sums[1][2][4];

@@ -100,23 +100,19 @@ __device__ inline void AddProducts(int depth, const Left& left, const Right& rig
   }
 }
 
-// Rows of vectors as the left of a product; `at` is the lane's place in the first tile. Between two
-// rows and two columns are so many elements: where a column follows the next the vectors are rows,
-// else columns.
-struct LeftVectors {
+// Rows, `pitch` apart, as the left of a product; `at` is the lane's place in the first tile.
+struct LeftRows {
   const float* at;
-  int row, column;
+  int pitch;
   __device__ float operator()(int m, int i, int k) const {
-    return at[(16 * m + 8 * (i % 2)) * row + (k + 4 * (i / 2)) * column];
+    return at[(16 * m + 8 * (i % 2)) * pitch + k + 4 * (i / 2)];
   }
 };
 // The same as the right of one.
 struct RightVectors {
   const float* at;
-  int row, column;
-  __device__ float operator()(int n, int i, int k) const {
-    return at[(k + 4 * i) * row + 8 * n * column];
-  }
+  int pitch;
+  __device__ float operator()(int n, int i, int k) const { return at[(k + 4 * i) * pitch + 8 * n]; }
 };
 
 // A matrix in shared memory. Where columns fill its banks, each row's are turned around by its
@@ -138,7 +134,8 @@ struct TurnedMatrix {
   __device__ int Turn(int row) const { return (row & turned) * 8; }
 };
 
-// Columns of matrices as the right of a product, a tile of each of kN.
+// Columns of matrices as the right of a product, a tile of each of kN, or rows of one, whose
+// elements then are 1 apart.
 template <int kN>
 struct RightColumns {
   const float* at[kN];

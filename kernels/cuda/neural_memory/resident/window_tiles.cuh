@@ -130,9 +130,9 @@ class WindowTiles {
       }
     }
   }
-  __device__ LeftVectors Left(int vectors, int pitch, int tile = 0) const {
-    return {shared_ + vectors + (kWindowTile * tile + place_.eighth) * pitch + place_.fourth, pitch,
-            1};
+  __device__ LeftRows Left(int vectors, int pitch, int tile = 0) const {
+    return {shared_ + vectors + (kWindowTile * tile + place_.eighth) * pitch + place_.fourth,
+            pitch};
   }
   // Two tiles of rows.
   __device__ RightColumns<2> RowsAsColumns(int vectors, int pitch, int first) const {
@@ -140,7 +140,7 @@ class WindowTiles {
     return {{own, own + 8 * pitch}, 1};
   }
   __device__ RightVectors ColumnsOfVectors(int vectors, int pitch, int column) const {
-    return {shared_ + vectors + place_.fourth * pitch + column + place_.eighth, pitch, 1};
+    return {shared_ + vectors + place_.fourth * pitch + column + place_.eighth, pitch};
   }
   __device__ const float* ColumnOf(const TurnedMatrix& w, int column) const {
     return w.At(place_.fourth, column + place_.eighth);
