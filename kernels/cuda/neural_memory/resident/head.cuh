@@ -78,7 +78,8 @@ struct Params {
   // Segments of tokens that end no step, in sessions that have begun, are left to others; of steps
   // of one token and of those that are read ahead, segments of one.
   bool only_steps;
-  HeldSteps held;  // what steps of one token find held back, and add to W and S first; or nothing
+  bool only_single;  // segments of several tokens are left to others
+  HeldSteps held;    // what steps of one token find held back, and add to W and S first; or nothing
   Copy weights, momenta, anchors;
   StateView pending_k, pending_v, pending_rate;
   const float *initial_k, *initial_v, *initial_rate;  // null: zeros
@@ -133,7 +134,8 @@ constexpr int kMostTokens = 16, kMostTokensOfSteps = 64;
 
 // resident/one_token.cu: steps of one token, the memory read after it.
 void LaunchOneTokenSteps(Device& device, const Plan& plan, const Params& p);
-// resident/anchored.cu: the same with gradients at an anchor that is not W.
+// resident/anchored.cu: the same with gradients at an anchor that is not W. Longer segments of most
+// of these are those of resident/anchored_windows.cu.
 void LaunchAnchoredSteps(Device& device, const Plan& plan, const Params& p);
 // resident/several_tokens.cu: steps of several tokens, likewise.
 void LaunchSeveralTokenSteps(Device& device, const Plan& plan, const Params& p);

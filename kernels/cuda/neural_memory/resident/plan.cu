@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/neural_memory/held.h"
+#include "kernels/cuda/neural_memory/resident/anchored_windows.cuh"
 #include "kernels/cuda/neural_memory/resident/held.cuh"
 #include "kernels/cuda/neural_memory/resident/held_ahead.h"
 #include "kernels/cuda/neural_memory/resident/resident.h"
@@ -106,6 +107,39 @@ Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int blocks, in
   return plan;
 }
 
+int64_t LongerSegments(const Segments& segments) {
+  return segments.longer > 0 ? std::min(segments.longer, segments.count) : segments.count;
+}
+
+// For segments of several tokens of what MakePlan() finds a plan for: two products under an anchor
+// whose rows and columns, a block's hidden units as well, come in whole tiles. A window has more
+// than one tile of tokens where an anchor lasts longer. As few blocks a head as find room, one on a
+// multiprocessor; of fewer heads more.
+Plan WindowPlan(const Device& device, const NeuralMemoryArgs& args, int blocks) {
+  const MemoryNetwork& network = args.network;
+  const int dim = static_cast<int>(args.q.shape[2]);
+  Plan plan;
+  if (args.step != 1 || !HasAnchors(args) || args.segments.longest == 1 || network.depth != 2 ||
+      dim % kWindowTile != 0) {
+    return plan;
+  }
+  const int64_t units = LongerSegments(args.segments) * args.q.shape[1];
+  const auto all = static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
+  const bool lasts = !args.stores_anchor() || args.anchor_period > kWindowTile;
+  for (int team = 1; team <= kMaxTeam && network.hidden % (kWindowTile * team) == 0; team *= 2) {
+    if (team > 1 && !HasHopperCode(device)) break;
+    if (plan.blocks != 0 && units * team > device.multiprocessors()) break;
+    if (blocks != 0 && team != blocks) continue;
+    for (int tiles = lasts ? kMostWindowTiles : 1; tiles > 0; --tiles) {
+      const int64_t shared = int64_t{4} * WindowLayout(network, dim, team, tiles).floats;
+      if (shared > all) continue;
+      plan = {.blocks = team, .held = 0, .tokens = tiles * kWindowTile, .shared_bytes = shared};
+      break;
+    }
+  }
+  return plan;
+}
+
 // As few blocks a head as find room; of few heads as many as the device runs at once, a block a
 // multiprocessor, up to where what they tell each other takes longer than what they spare.
 HeldDivision DivideHeld(const Device& device, const HeldMemoryArgs& args) {
@@ -169,6 +203,7 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
               .answer_gate = nullptr,
               .gated = {},
               .only_steps = false,
+              .only_single = false,
               .held = {},
               .weights = {},
               .momenta = {},
@@ -234,6 +269,27 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
   }
 }
 
+namespace {
+
+void LaunchAnchored(Device& device, const NeuralMemoryArgs& args, int blocks, const Plan& plan,
+                    Params& p) {
+  const Plan windows = WindowPlan(device, args, blocks);
+  if (windows.blocks == 0) return LaunchAnchoredSteps(device, plan, p);
+  const Segments& segments = args.segments;
+  const bool early = p.early;
+  const bool may_be_single =
+      args.q.shape[0] != int64_t{segments.count} * segments.longest || segments.longest == 0;
+  if (may_be_single) {
+    p.only_single = true;
+    LaunchAnchoredSteps(device, plan, p);
+  }
+  Params of_windows = MakeParams(args, windows);
+  of_windows.early = early && !may_be_single;
+  LaunchAnchoredWindows(device, windows, of_windows, static_cast<int>(LongerSegments(segments)));
+}
+
+}  // namespace
+
 bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early) {
   const bool one = args.step == 1 && !HasAnchors(args);
   const Plan plan = MakePlan(device, args, blocks, UnitsOf(args));
@@ -245,7 +301,7 @@ bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early
   } else if (one) {
     LaunchOneTokenSteps(device, plan, p);
   } else if (args.step == 1) {
-    LaunchAnchoredSteps(device, plan, p);
+    LaunchAnchored(device, args, blocks, plan, p);
   } else {
     LaunchSeveralTokenSteps(device, plan, p);
   }
