@@ -66,6 +66,14 @@ TEST_P(MatrixMemoryTest, MatchesReferenceForSingleTokens) {
   }
 }
 
+// So many matrices that a GPU deals them out in larger parts.
+TEST_P(MatrixMemoryTest, MatchesReferenceForManyHeads) {
+  for (const Correction correction : {Correction::kDelta, Correction::kGeneral}) {
+    const MatrixRule rule = {Decay::kKey, correction, MatrixRead::kAfter};
+    ExpectMatch(MatrixProblem(1500, rule, {400, 64, 64}, {{1, 1, 0, false}}));
+  }
+}
+
 // Tensors of fewer heads than the memory has, each its own number.
 TEST_P(MatrixMemoryTest, MatchesReferenceForGroupsOfHeads) {
   uint64_t seed = 2000;

@@ -243,6 +243,37 @@ TEST_P(ScanTest, SegmentsOfAllLengthsMatchReference) {
   }
 }
 
+// Single entries of so many channels that a GPU's blocks have one or several of them, each.
+TEST_P(ScanTest, SingleEntriesOfManyChannelsMatchReference) {
+  std::vector<SegmentSpec> segments;
+  for (int i = 0; i < ScanProblem::kSlots * ScanProblem::kMemories; ++i) {
+    segments.push_back({.length = 1,
+                        .slot = i / ScanProblem::kMemories,
+                        .memory = i % ScanProblem::kMemories,
+                        .fresh = i % 5 == 2});
+  }
+  segments[4].length = 0;
+  segments[7].slot = -1;
+  ExpectMatch(ScanProblem(90, 16900, 5, segments));
+  segments.resize(6);
+  const ScanProblem few(91, 8196, 16, segments);
+  ExpectMatch(few);
+  // Of one entry they are dealt out in another way.
+  ScanProblem first = few;
+  first.segments.resize(1);
+  for (auto [values, width] : {std::pair(&first.u, first.channels),
+                               {&first.dt, first.channels},
+                               {&first.gate, first.channels},
+                               {&first.b, first.states},
+                               {&first.c, first.states}}) {
+    values->resize(width);
+  }
+  const ScanResult all = few.Run(*backend_), one = first.Run(*backend_);
+  EXPECT_THAT(one.y, HasSameBits({all.y.begin(), all.y.begin() + few.channels}));
+  EXPECT_THAT(one.states,
+              HasSameBits({all.states.begin(), all.states.begin() + one.states.size()}));
+}
+
 // Steps from nothing to what forgets all at once, and gates that are shut or wide open.
 TEST_P(ScanTest, HoldsFromNoStepToAllForgotten) {
   ScanProblem problem(7, 48, 16, WithALongOne(RandomScanSegments(7, 6), 200));

@@ -9,6 +9,7 @@
 #include "kernels/cuda/common/state_dispatch.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/step.h"
+#include "kernels/cuda/matrix_memory/rules/pairs.cuh"
 #include "kernels/cuda/matrix_memory/rules/rows.cuh"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
 #include "kernels/cuda/rwkv/gates.cuh"
@@ -127,6 +128,117 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 1)
   }
 }
 
+// Heads of 64, rows in pairs (rules/pairs.cuh): the block's first warp makes the gates and the
+// others the values, while the matrix comes.
+template <typename T, typename Shape, typename Y>
+__global__ void __launch_bounds__(Shape::kWarps* kWarp, Shape::kMultiprocessorBlocks)
+    PairStepKernel(const __grid_constant__ StepProblem p, Y* y) {
+  using Rows = rules::PairRows<T, Shape::kPairs, Shape::kRounds>;
+  constexpr int kDim = rules::kPairKeys, kSize = matrix_memory::Lane<kDim>::kSize;
+  static_assert(Shape::kWarps > 1);
+  __shared__ typename Rows::Copy copies[Shape::kWarps];
+  __shared__ alignas(16) float k[kDim], q[kDim], decays[kDim], c[kDim], e[kDim];
+  __shared__ alignas(16) float reads[kDim], values[kDim];
+  LetNextKernelStart();
+  if (!p.memory.early) WaitForPreviousKernel();
+  rules::Piece piece;
+  if (!rules::FindPiece(p.memory, blockIdx.x, piece)) {
+    WaitForPreviousKernel();
+    return;
+  }
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  Rows rows(p.memory, piece, warp * Rows::kAllRows, copies[warp]);
+  const auto load = [](const float* from, float(&to)[kSize]) {
+    matrix_memory::LoadRow<kDim>(from, to);
+  };
+  const auto save = [lane](const float(&from)[kSize], float* to) {
+    reinterpret_cast<float2*>(to)[lane] = {from[0], from[1]};
+  };
+  const int64_t at = (int64_t{piece.first} * p.memory.heads + piece.head) * kDim;
+  const int channels = piece.head * kDim;
+  float weight[kSize], bias[kSize], gate[kSize], bonus = 0;  // of the first warp
+  if (warp == 0) {
+    float own_k[kSize], own_q[kSize], decay[kSize], rate[kSize];
+    float decay_bias[kSize], rate_bias[kSize], k_k[kSize], k_a[kSize], r_k[kSize];
+    load(p.decay_bias + channels, decay_bias);
+    load(p.rate_bias + channels, rate_bias);
+    load(p.k_k + channels, k_k);
+    load(p.k_a + channels, k_a);
+    load(p.r_k + channels, r_k);
+    load(p.weight + channels, weight);
+    load(p.bias + channels, bias);
+    if (p.memory.early) WaitForPreviousKernel();
+    load(p.memory.k.data + at, own_k);
+    load(p.memory.q.data + at, own_q);
+    load(p.decay + at, decay);
+    load(p.rate + at, rate);
+    load(p.gate + at, gate);
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      const float z = own_k[i] * k_k[i];
+      squares += z * z;
+    }
+    const float norm = KeyNorm(WarpSum(squares), p.key_eps, p.key_least);
+    float own_c[kSize], own_e[kSize];
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      const Gates gates =
+          GatesOf(decay[i] + decay_bias[i], rate[i] + rate_bias[i], own_k[i], k_k[i], k_a[i], norm);
+      decay[i] = gates.log_decay;
+      own_c[i] = gates.c;
+      own_e[i] = gates.e;
+      own_k[i] = gates.k;
+      bonus += own_q[i] * own_k[i] * r_k[i];
+    }
+    save(own_k, k);
+    save(own_q, q);
+    save(decay, decays);
+    save(own_c, c);
+    save(own_e, e);
+    bonus = WarpSum(bonus);
+  } else {
+    if (p.memory.early) WaitForPreviousKernel();
+    for (int i = static_cast<int>(threadIdx.x) - kWarp; i < kDim;
+         i += (Shape::kWarps - 1) * kWarp) {
+      float v = p.memory.v.data[at + i];
+      if (p.first != nullptr) {
+        v = MixValue(v, p.first[at + i], p.residual[at + i], p.residual_bias[channels + i]);
+      }
+      values[i] = v;
+    }
+  }
+  __syncthreads();
+  rules::PairToken token;
+  rules::PairToken::Load(k, token.k);
+  rules::PairToken::Load(q, token.q);
+  rules::PairToken::Load(decays, token.decays);
+  rules::PairToken::Load(c, token.c);
+  rules::PairToken::Load(e, token.e);
+  token.Finish();
+  Rows::ForRounds([&](auto round) {
+    const int row = rows.row + round * Rows::kRows;
+    const float read = p.memory.scale * rows.template Take<round>(token, values[row]);
+    if (Rows::Finishes()) reads[row] = read;
+  });
+  __syncthreads();
+  if (warp > 0) return;
+
+  float x[kSize], own_values[kSize];
+  load(reads, x);
+  load(values, own_values);
+  const float mean = WarpSum(x[0] + x[1]) / kDim;
+  float deviations = 0;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) deviations += (x[i] - mean) * (x[i] - mean);
+  const float factor = 1.0f / sqrtf(WarpSum(deviations) / kDim + p.eps);
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const float normed = (x[i] - mean) * factor * weight[i] + bias[i];
+    y[at + lane * kSize + i] = FromFloat<Y>((normed + bonus * own_values[i]) * gate[i]);
+  }
+}
+
 }  // namespace
 
 bool Rwkv7LayerStep(Device& device, const Rwkv7LayerStepArgs& layer) {
@@ -172,19 +284,30 @@ bool Rwkv7LayerStep(Device& device, const Rwkv7LayerStepArgs& layer) {
   p.gate = args.output.gate.as<const float>();
   p.eps = args.output.eps;
   const int blocks = p.memory.segments.count * p.memory.heads;
-  ForStateType(memory.state.dtype, [&]<typename T>() {
-    const auto launch = [&]<int kDim, typename Y>() {
-      LaunchOverlapping(device, "step of RWKV-7", StepKernel<T, kDim, Y>, blocks, kThreads, 0, 1, p,
-                        args.output.y.as<Y>());
-    };
-    if (args.output.y.dtype == DType::kBF16) {
-      dim == 64 ? launch.template operator()<64, __nv_bfloat16>()
-                : launch.template operator()<128, __nv_bfloat16>();
+  const DType state = memory.state.dtype;
+  const auto launch = [&]<typename Y>(void (*kernel)(StepProblem, Y*), int threads) {
+    LaunchOverlapping(device, "step of RWKV-7", kernel, blocks, threads, 0, 1, p,
+                      args.output.y.as<Y>());
+  };
+  const auto launch_for = [&]<typename Y>(Y*) {
+    if (rules::GoesInPairs(p.memory, state)) {
+      rules::WithPairShape(rules::PlanDecode(device, p.memory, blocks, state),
+                           [&]<typename Shape>(Shape) {
+                             launch(state == DType::kF32 ? PairStepKernel<float, Shape, Y>
+                                                         : PairStepKernel<__half, Shape, Y>,
+                                    Shape::kWarps * kWarp);
+                           });
+    } else if (dim == 64) {
+      launch(StepKernel<int8_t, 64, Y>, kThreads);
     } else {
-      dim == 64 ? launch.template operator()<64, float>()
-                : launch.template operator()<128, float>();
+      ForStateType(state, [&]<typename T>() { launch(StepKernel<T, 128, Y>, kThreads); });
     }
-  });
+  };
+  if (args.output.y.dtype == DType::kBF16) {
+    launch_for(static_cast<__nv_bfloat16*>(nullptr));
+  } else {
+    launch_for(static_cast<float*>(nullptr));
+  }
   return true;
 }
 

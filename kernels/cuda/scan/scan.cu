@@ -62,7 +62,7 @@ void SelectiveScan(Device& device, const SelectiveScanArgs& args) {
   const int entries = static_cast<int>(args.u.shape[0]);
   if (args.segments.longest != 1 && entries > 1) return LaunchChunks(device, p, output, entries);
   const bool in_fours =
-      channels % 4 == 0 && AreAligned(args.u, args.dt, args.a, args.dt_bias, args.state);
+      channels % 4 == 0 && AreAligned(args.u, args.dt, args.gate, args.a, args.dt_bias, args.state);
   LaunchStep(device, p, output, in_fours);
 }
 
