@@ -1,5 +1,6 @@
 // Measures memories that are networks on a GPU, one layer of the sizes that models have: decode
-// steps on states that are not in the cache, prompts, and how a head is divided among blocks.
+// steps on states that are not in the cache, the same with steps held back, prompts, and how a head
+// is divided among blocks.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -9,6 +10,7 @@
 #include "bench/bench_table.h"
 #include "bench/cuda_tables.h"
 #include "bench/cuda_timing.h"
+#include "kernels/cuda/neural_memory/held.h"
 #include "kernels/cuda/neural_memory/neural_memory.h"
 #include "kernels/cuda/neural_memory/resident/resident.h"
 
@@ -48,6 +50,14 @@ struct Memory {
   int64_t slab_bytes() const {
     return (copy_bytes() * (has_anchors() ? 3 : 2) + pair_bytes() + 255) / 256 * 256;
   }
+  // The vectors of a step that is held back.
+  double step_bytes() const { return 4.0 * heads * HeldVectors(dim, hidden); }
+  // Read and written of the state by a token whose steps are held back, on average: W and S are
+  // read, and written by one in `period`.
+  double held_token_bytes(int period) const {
+    const double both = 2.0 * static_cast<double>(copy_bytes()), writes = 1.0 / period;
+    return both * (1 + writes) + step_bytes() * (0.5 * (period - 1) + 1 - writes);
+  }
   // Read and written by a token that is fed alone, of the state, on average.
   double token_bytes() const {
     const auto copy = static_cast<double>(copy_bytes());
@@ -72,7 +82,8 @@ const Memory kMemories[] = {
 // Rows of equal length through a layer, of one set of states after the other.
 class Layer {
  public:
-  Layer(Device& device, const Memory& memory, int rows, int tokens, int sets)
+  // `holds`: up to kMostHeldSteps of each row, which are not in phase.
+  Layer(Device& device, const Memory& memory, int rows, int tokens, int sets, bool holds = false)
       : device_(device), rows_(rows) {
     const int heads = memory.heads, dim = memory.dim;
     const int64_t entries = int64_t{rows} * tokens;
@@ -100,7 +111,10 @@ class Layer {
       for (int i = 0; i < tokens; ++i) positions.push_back(int64_t{1024} + row + i);
     }
     args_.positions = {Upload(positions), DType::kI64, {entries}};
-    const int64_t slab_bytes = memory.slab_bytes(), all = slab_bytes * rows * sets;
+    const int64_t numbers = holds ? int64_t{4} * heads * HeldNumbers(kMostHeldSteps) : 0;
+    const int64_t vectors = holds ? kMostHeldSteps * static_cast<int64_t>(memory.step_bytes()) : 0;
+    const int64_t slab_bytes = memory.slab_bytes() + (numbers + vectors + 255) / 256 * 256;
+    const int64_t all = slab_bytes * rows * sets;
     auto* const slabs = reinterpret_cast<std::byte*>(Allocate(all));
     device_.Check(cudaMemset(slabs, 0, static_cast<size_t>(all)), "memset");
     int64_t offset = 0;
@@ -120,6 +134,20 @@ class Layer {
     if (memory.pair_bytes() > 0) {
       const int64_t held = int64_t{4} * heads * (memory.step - 1);
       args_.pending = {field(held * dim), field(held * dim), field(held)};
+    }
+    if (holds) {
+      held_ = {.capacity = kMostHeldSteps, .numbers = field(numbers), .vectors = field(vectors)};
+      for (int slot = 0; slot < rows * sets; ++slot) {
+        std::vector<float> of_heads(static_cast<size_t>(numbers / 4));
+        for (int head = 0; head < heads; ++head) {
+          float* const own = of_heads.data() + head * HeldNumbers(kMostHeldSteps);
+          own[0] = static_cast<float>(slot % (kMostHeldSteps + 1));
+          own[1] = own[3] = 1;
+        }
+        device_.Check(cudaMemcpy(held_.numbers.At(slot, 0), of_heads.data(),
+                                 static_cast<size_t>(numbers), cudaMemcpyHostToDevice),
+                      "copy");
+      }
     }
     for (int t = 0; t < network.tensors(); ++t) {
       const Shape one = network.shape(t, dim);
@@ -149,6 +177,14 @@ class Layer {
     if (blocks != 0) return cuda::neural_memory::resident::Launch(device_, args_, blocks);
     cuda::neural_memory::NeuralMemory(device_, args_);
     return true;
+  }
+  // Steps that are held back, unless they are so few that they had better be written; state is read
+  // while the kernel ahead still runs.
+  void LaunchHeld(int set, bool always) {
+    args_.segments.slots.data = slots_.as<int>() + int64_t{set} * rows_;
+    cuda::neural_memory::resident::LaunchHeld(
+        device_, {.streams = {}, .memory = args_, .held = held_, .always_holds = always},
+        /*early=*/true);
   }
   // The bytes of inputs and outputs.
   double entry_bytes() const { return 16.0 * static_cast<double>(args_.q.shape.elements()); }
@@ -184,6 +220,7 @@ class Layer {
   uint32_t seed_ = 1;
   std::vector<void*> allocations_;
   NeuralMemoryArgs args_;
+  HeldSteps held_;
   TensorView slots_;
 };
 
@@ -220,6 +257,41 @@ BenchTable MeasureSteps(Device& device, double copy) {
       const double seconds = TimeStep(device, memory, rows, 0, &moved);
       table.AddRow({std::string(memory.name), int64_t{rows}, 1e-6 * moved, 1e6 * seconds,
                     1e-12 * moved / seconds, 100 * moved / seconds / copy});
+    }
+  }
+  return table;
+}
+
+BenchTable MeasureHeldSteps(Device& device, double copy) {
+  BenchTable table(
+      "Neural memory, a token a row, steps held back; the share is that of a copy of "
+      "what they move",
+      {{"memory", "memory"},
+       {"rows", "rows"},
+       {"moved_mb", "moved MB", 1},
+       {"held_us", "us", 2},
+       {"of_copy", "of copy %", 1},
+       {"served_us", "as served, us", 2},
+       {"written_us", "all written, us", 2}});
+  for (const Memory& memory : kMemories) {
+    if (memory.step != 1 || memory.anchor_period != 1 || memory.depth != 2) continue;
+    for (const int rows : {1, 8, 32, 64, 128}) {
+      // State that is read early was written some kernels ago.
+      const int sets = std::max(SetsOf(memory, rows), 3);
+      double moved = 0;
+      const auto seconds = [&](bool always) {
+        Layer layer(device, memory, rows, 1, sets, /*holds=*/true);
+        moved = rows * memory.held_token_bytes(kMostHeldSteps + 1) + layer.entry_bytes();
+        return TimeGraph(device,
+                         [&] {
+                           for (int set = 0; set < sets; ++set) layer.LaunchHeld(set, always);
+                         }) /
+               sets;
+      };
+      const double held = seconds(true);
+      table.AddRow({std::string(memory.name), int64_t{rows}, 1e-6 * moved, 1e6 * held,
+                    100 * moved / held / copy, 1e6 * seconds(false),
+                    1e6 * TimeStep(device, memory, rows, 0, nullptr)});
     }
   }
   return table;
@@ -266,12 +338,13 @@ BenchTable MeasurePrompts(Device& device) {
 int Main(int argc, char** argv) {
   const CudaTable tables[] = {
       {"steps", MeasureSteps},
+      {"held", MeasureHeldSteps},
       {"division", [](Device& device, double) { return MeasureDivision(device); }},
       {"prompts", [](Device& device, double) { return MeasurePrompts(device); }}};
   return RunCudaTables(
       "cuda_neural_memory_bench",
-      "Times a layer of memories that are networks alone: steps of one token, how heads are\n"
-      "divided among blocks, and prompts.",
+      "Times a layer of memories that are networks alone: steps of one token, the same held back,\n"
+      "how heads are divided among blocks, and prompts.",
       tables, argc, argv);
 }
 

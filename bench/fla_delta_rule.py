@@ -2,28 +2,25 @@
 """Times flash-linear-attention's gated delta rule, one token, beside cuda_delta_rule_bench.
 
 Its kernel is recorded in a CUDA graph, as ours is, over as many sets of matrices as do not fit in
-the cache. Needs torch with CUDA, triton, flash-linear-attention.
+the cache (cold_graph.py). Needs torch with CUDA, triton, flash-linear-attention.
 """
 
 import argparse
 import json
 import pathlib
-import statistics
 
 import torch
+from cold_graph import seconds_of_step, sets_of
 from fla.ops.gated_delta_rule.fused_recurrent import fused_recurrent_gated_delta_rule_fwd
 
 HEADS = 4
 DIM = 256
-COLD_BYTES = 240_000_000
-ROUNDS = 7
 
 
 def measure(head_states):
     """Seconds of a step of head_states matrices, float32, read and written."""
     sequences = head_states // HEADS
     state_bytes = 4 * head_states * DIM * DIM
-    sets = max(1, -(-COLD_BYTES // state_bytes))
 
     def vectors(*shape):
         return torch.randn(*shape, device="cuda") / 16
@@ -31,37 +28,15 @@ def measure(head_states):
     q, k, v = (vectors(sequences, 1, HEADS, DIM) for _ in range(3))
     g = torch.full((sequences, 1, HEADS), -0.01, device="cuda")
     beta = torch.full((sequences, 1, HEADS), 0.5, device="cuda")
-    states = [torch.zeros(sequences, HEADS, DIM, DIM, device="cuda") for _ in range(sets)]
+    states = [torch.zeros(sequences, HEADS, DIM, DIM, device="cuda")
+              for _ in range(sets_of(state_bytes))]
 
-    def step():
-        for state in states:
-            fused_recurrent_gated_delta_rule_fwd(
-                q=q, k=k, v=v, g=g, beta=beta, scale=1.0, initial_state=state,
-                output_final_state=True, state_v_first=True)
+    def step(state):
+        return fused_recurrent_gated_delta_rule_fwd(
+            q=q, k=k, v=v, g=g, beta=beta, scale=1.0, initial_state=state,
+            output_final_state=True, state_v_first=True)
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        step()
-    stream.synchronize()
-    # The graph's own allocations: every launch writes to another place, as with real sessions.
-    graph = torch.cuda.CUDAGraph()
-    outputs = []
-    with torch.cuda.graph(graph):
-        for state in states:
-            outputs.append(fused_recurrent_gated_delta_rule_fwd(
-                q=q, k=k, v=v, g=g, beta=beta, scale=1.0, initial_state=state,
-                output_final_state=True, state_v_first=True))
-    times = []
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        graph.replay()
-        begin.record()
-        graph.replay()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e-3 / (2 * sets))
-    return statistics.median(times), state_bytes
+    return seconds_of_step(step, states), state_bytes
 
 
 def main():

@@ -2,19 +2,16 @@
 """Times flash-linear-attention's fused_recurrent kernels, one token, beside cuda_matrix_memory_bench.
 
 Each rule is recorded in a CUDA graph, as ours is, over as many sets of matrices as do not fit in
-the cache. Everything that the function launches counts. Needs torch with CUDA, triton,
-flash-linear-attention.
+the cache (cold_graph.py). Needs torch with CUDA, triton, flash-linear-attention.
 """
 
 import argparse
 import json
 import pathlib
-import statistics
 
 import torch
+from cold_graph import seconds_of_step, sets_of
 
-COLD_BYTES = 240_000_000
-ROUNDS = 9
 # Heads, key size, value size; of gsa: key size, slots (values are as keys).
 SHAPES = {
     "linear_attn": (4, 256, 256),
@@ -24,6 +21,8 @@ SHAPES = {
     "kda": (16, 128, 128),
     "hgrn2": (16, 128, 128),
     "gsa": (4, 512, 64),
+    "rwkv6": (4, 128, 256),
+    "rwkv7": (16, 64, 64),
 }
 
 
@@ -54,6 +53,16 @@ def step_of(rule, sessions):
         from fla.ops.gla import fused_recurrent_gla as function
         g = decays(sessions, 1, heads, keys)
         return lambda state: function(q, k, v, gk=g, initial_state=state[0], **common), [matrix]
+    if rule == "rwkv6":
+        from fla.ops.rwkv6 import fused_recurrent_rwkv6 as function
+        w, u = decays(sessions, 1, heads, keys), vectors(heads, keys)
+        return lambda state: function(q, k, v, w, u, initial_state=state[0], **common), [matrix]
+    if rule == "rwkv7":
+        from fla.ops.rwkv7 import fused_mul_recurrent_rwkv7 as function
+        # What its layer calls for few tokens; the correction's two vectors are kk and kk * a.
+        w, kk = decays(sessions, 1, heads, keys), vectors(sessions, 1, heads, keys)
+        a = torch.rand(sessions, 1, heads, keys, device="cuda")
+        return lambda state: function(q, w, k, v, kk, a, initial_state=state[0], **common), [matrix]
     beta = torch.full((sessions, 1, heads), 0.5, device="cuda")
     if rule == "delta_net":
         from fla.ops.delta_rule import fused_recurrent_delta_rule as function
@@ -81,32 +90,9 @@ def measure(rule, megabytes):
     session_bytes = 4 * matrices * heads * keys * values
     sessions = max(1, round(1e6 * megabytes / session_bytes))
     state_bytes = sessions * session_bytes
-    sets = max(1, -(-COLD_BYTES // state_bytes))
     step, shapes = step_of(rule, sessions)
-    states = [[torch.zeros(*shape, device="cuda") for shape in shapes] for _ in range(sets)]
-
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step(states[0])
-    stream.synchronize()
-    # The graph's own allocations: every launch writes to another place, as with real sessions.
-    graph = torch.cuda.CUDAGraph()
-    outputs = []
-    with torch.cuda.graph(graph):
-        for state in states:
-            outputs.append(step(state))
-    times = []
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        graph.replay()
-        begin.record()
-        graph.replay()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e-3 / (2 * sets))
-    return matrices * sessions * heads, statistics.median(times), state_bytes
+    states = [[torch.zeros(*shape, device="cuda") for shape in shapes] for _ in range(sets_of(state_bytes))]
+    return matrices * sessions * heads, seconds_of_step(step, states), state_bytes
 
 
 def main():

@@ -30,8 +30,8 @@ Request MakeRequest(const BenchEngine& bench, int seed, int prompt, int tokens, 
 
 using Streams = std::vector<std::unique_ptr<BenchStream>>;
 
-// The prompts have `prompt` to `prompt` + `phases` - 1 tokens, in no order: a prompt's rows begin to
-// decode some steps later than those before it, which an order would meet.
+// The prompts have `prompt` to `prompt` + `phases` - 1 tokens, in no order: a prompt's rows begin
+// to decode some steps later than those before it, which an order would meet.
 absl::StatusOr<Streams> StartStreams(BenchEngine& bench, int count, int prompt, int tokens,
                                      bool sampled, int phases = 1) {
   Streams streams;

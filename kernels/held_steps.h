@@ -82,21 +82,16 @@ inline int HeldCapacity(const NeuralMemoryArgs& rule, int orders, int64_t dim, i
 }
 
 // NeuralMemoryStep of a memory that holds steps back; without streams, of segments of any length.
-// A session at its first position has none, whatever its fields hold. With `output`, what follows
-// the answer, too: NeuralMemoryOutput of an RmsNorm.
+// A session at its first position has none, whatever its fields hold.
 struct HeldMemoryArgs {
   std::span<const MemoryStream> streams;
   NeuralMemoryArgs memory;
   HeldSteps held;
-  const NeuralMemoryOutputArgs* output = nullptr;
   // As of GatedMemoryArgs: of what streams write, too.
   bool settled = false;
   // Whether steps of few heads, which gain nothing by it, are held back as well.
   bool always_holds = false;
 };
-
-// The parts of HeldMemoryArgs that were done.
-enum class HeldMemoryDone : uint8_t { kNothing, kMemory, kAll };
 
 // Adds what is held back of some slabs' memories to W and S, or to G, which then are the state by
 // themselves.
@@ -113,8 +108,8 @@ class HeldMemorySteps {
  public:
   virtual ~HeldMemorySteps() = default;
 
-  // Nothing for streams only, which the caller composes; without an output, kMemory is all.
-  virtual HeldMemoryDone HeldMemory(const HeldMemoryArgs& args) = 0;
+  // False, for streams only: nothing was done, the caller composes these.
+  virtual bool HeldMemory(const HeldMemoryArgs& args) = 0;
   virtual void SettleNetwork(const SettleNetworkArgs& args) = 0;
 };
 

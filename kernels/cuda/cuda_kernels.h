@@ -378,7 +378,7 @@ class CudaKernels final : public Kernels,
     Check(args, kTypes);
     return neural_memory::GatedMemory(device_, args);
   }
-  HeldMemoryDone HeldMemory(const HeldMemoryArgs& args) override {
+  bool HeldMemory(const HeldMemoryArgs& args) override {
     Check(args, kTypes);
     return neural_memory::HeldMemory(device_, args);
   }

@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <variant>
 
+#include "base/log.h"
+
 namespace mneme {
 namespace {
 
@@ -105,25 +107,21 @@ void MemoryStreams::Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const
   ctx.kernels().MatrixMemory(rule);
 }
 
-bool MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory, const HeldSteps& held,
-                        const NeuralMemoryOutputArgs* output) const {
+void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory,
+                        const HeldSteps& held) const {
   const std::vector<MemoryStream> left = Left();
   HeldMemorySteps* const steps = HeldMemoryStepsOf(ctx.kernels());
   if (held.capacity > 0 && steps != nullptr) {
-    HeldMemoryArgs args = {
-        .streams = left, .memory = memory, .held = held, .output = output, .settled = true};
-    HeldMemoryDone done = steps->HeldMemory(args);
-    if (done == HeldMemoryDone::kNothing) {
-      Compose(ctx.kernels(), left);
-      args.streams = {};
-      done = steps->HeldMemory(args);
-    }
-    return done == HeldMemoryDone::kAll;
+    HeldMemoryArgs args = {.streams = left, .memory = memory, .held = held, .settled = true};
+    if (steps->HeldMemory(args)) return;
+    Compose(ctx.kernels(), left);
+    args.streams = {};
+    CHECK(steps->HeldMemory(args));
+    return;
   }
-  if (ctx.kernels().NeuralMemoryStep({.streams = left, .memory = memory})) return false;
+  if (ctx.kernels().NeuralMemoryStep({.streams = left, .memory = memory})) return;
   Compose(ctx.kernels(), left);
   ctx.kernels().NeuralMemory(memory);
-  return false;
 }
 
 void MemoryStreams::Finish(ForwardContext& ctx) {

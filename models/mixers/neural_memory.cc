@@ -221,10 +221,10 @@ void NeuralMemory::Feed(ForwardContext& ctx, const RowIndex& rows, const TensorV
   }
   NeuralMemoryOutputArgs output;
   const TensorView answer = Answer(ctx, output_gate, args.out, output);
+  output.surprise = memory_.Run(ctx, streams, args);
   if (output_gate.empty()) {
-    output.surprise = memory_.Run(ctx, streams, args);
     TellSurprise(ctx, output.surprise);
-  } else if (!memory_.Run(ctx, streams, args, output)) {
+  } else {
     GateAnswer(ctx, output);
   }
   Emit(ctx, "read", answer, y, accumulate);

@@ -274,17 +274,6 @@ void TrainedMemory::UndoDecay(ForwardContext& ctx, const NeuralMemoryArgs& args)
   }
 }
 
-bool TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams, NeuralMemoryArgs args,
-                        NeuralMemoryOutputArgs& output) const {
-  if (ctx.observer != nullptr || ctx.prepares || held_steps_ == 0) {
-    output.surprise = Run(ctx, streams, args);
-    return false;
-  }
-  AddLoss(ctx, args);
-  output.surprise = SurpriseOf(ctx, args);
-  return streams.Run(ctx, args, Held(ctx), &output);
-}
-
 void TrainedMemory::Train(ForwardContext& ctx, const NeuralMemoryArgs& args) const {
   const SurpriseArgs surprise = Run(ctx, MemoryStreams(), args);
   if (!surprise.surprise.empty()) ctx.kernels().Surprise(surprise);

@@ -78,10 +78,6 @@ class TrainedMemory {
   // answer: Surprise, if its `surprise` is not empty.
   [[nodiscard]] SurpriseArgs Run(ForwardContext& ctx, const MemoryStreams& streams,
                                  NeuralMemoryArgs args) const;
-  // The same with what follows the answer, but for `output.surprise`, which is filled in. False:
-  // all of `output` is still to do.
-  [[nodiscard]] bool Run(ForwardContext& ctx, const MemoryStreams& streams, NeuralMemoryArgs args,
-                         NeuralMemoryOutputArgs& output) const;
   // All of that, without streams.
   void Train(ForwardContext& ctx, const NeuralMemoryArgs& args) const;
   // All of that, without streams, as one operation with what makes the gates and the answer's gate,

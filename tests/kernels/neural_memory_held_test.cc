@@ -115,8 +115,9 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
   }
 
   // Feeds segments, all of as many tokens, in parts of these sizes, all at once; then settles.
+  // `writes`: the part from which on steps of few heads are written.
   MemoryProblem::Trained Run(const MemoryProblem& whole, int capacity,
-                             const std::vector<int>& sizes) {
+                             const std::vector<int>& sizes, int writes = 1 << 20) {
     Workbench bench(*backend_);
     MemoryProblem::Loaded loaded = whole.Load(bench);
     const int64_t dim = whole.rule.dim, hidden = whole.rule.network().hidden;
@@ -133,7 +134,7 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
     const HeldSteps held = {
         .capacity = capacity, .numbers = numbers.view(), .vectors = vectors.view()};
     std::vector<MemoryProblem::Trained> rows(whole.segments.size());
-    int done = 0;
+    int done = 0, number = 0;
     for (const int size : sizes) {
       std::vector<MemoryProblem> parts;
       for (size_t s = 0; s < whole.segments.size(); ++s) {
@@ -144,9 +145,8 @@ class HeldStepsTest : public testing::TestWithParam<BackendUnderTest> {
       own.args.weights = loaded.args.weights;
       own.args.momenta = loaded.args.momenta;
       own.args.gradients = loaded.args.gradients;
-      EXPECT_EQ(steps_->HeldMemory(
-                    {.streams = {}, .memory = own.args, .held = held, .always_holds = true}),
-                HeldMemoryDone::kMemory);
+      EXPECT_TRUE(steps_->HeldMemory(
+          {.streams = {}, .memory = own.args, .held = held, .always_holds = number++ < writes}));
       const auto got = part.Results(bench, own);
       const auto take = [&](const std::vector<double>& from, size_t s, std::vector<double>& to) {
         const size_t width = from.size() / whole.segments.size();
@@ -250,6 +250,63 @@ TEST_P(HeldStepsTest, RowsAreTheirOwn) {
                                         both.out.end()}),
               problem.Bound())
         << rule.name;
+  }
+}
+
+// Steps of few heads are written, behind those that were held back of the same sessions.
+TEST_P(HeldStepsTest, FewHeadsAddWhatTheyFindHeldBack) {
+  uint64_t seed = 400;
+  for (const MemoryRule& rule : kRules) {
+    for (const bool fresh : {true, false}) {
+      const MemoryProblem problem(
+          ++seed, rule,
+          {{.length = 12, .slot = 1, .fresh = fresh}, {.length = 12, .slot = 2, .fresh = fresh}});
+      const auto want = problem.Run(*reference_);
+      for (const int writes : {0, 3, 5, 11}) {
+        SCOPED_TRACE(testing::Message() << rule.name << ", written from " << writes << " on");
+        ExpectClose(problem, Run(problem, 7, std::vector<int>(12, 1), writes), want);
+      }
+    }
+  }
+}
+
+// So many heads that a part of the device takes several, one after the other. Where a session's
+// heads lie among them makes no difference.
+TEST_P(HeldStepsTest, HeadsFollowEachOther) {
+  const MemoryRule many[] = {
+      {.name = "340m",
+       .heads = 50,
+       .dim = 64,
+       .hidden = 128,
+       .norm = Norm::kLayer,
+       .trains_gain = true,
+       .gain_offset = 1,
+       .initial_of_all = true},
+      {.name = "340m, four times as wide", .heads = 25, .dim = 64, .hidden = 256},
+      {.name = "760m", .heads = 14, .dim = 96, .hidden = 384, .norm = Norm::kRms},
+  };
+  constexpr int kLength = 5;
+  uint64_t seed = 300;
+  for (const MemoryRule& rule : many) {
+    const MemoryProblem problem(++seed, rule,
+                                {{.length = kLength, .slot = 3, .fresh = true},
+                                 {.length = kLength, .slot = 1, .fresh = false},
+                                 {.length = kLength, .slot = 0, .fresh = false}});
+    const std::vector<int> sizes(kLength, 1);
+    const auto got = Run(problem, 2, sizes);
+    {
+      SCOPED_TRACE(rule.name);
+      ExpectClose(problem, got, problem.Run(*reference_));
+    }
+    std::vector<MemoryProblem> parts;
+    for (const int s : {1, 2, 0}) parts.push_back(problem.Part(s, 0, kLength));
+    const auto moved = Run(Joined(parts), 2, sizes);
+    for (auto [is, was] : {std::pair(&moved.out, &got.out), {&moved.states, &got.states}}) {
+      std::vector<double> turned = *was;
+      std::rotate(turned.begin(), turned.begin() + static_cast<ptrdiff_t>(turned.size() / 3),
+                  turned.end());
+      EXPECT_THAT(*is, HasSameBits(turned)) << rule.name;
+    }
   }
 }
 

@@ -59,6 +59,12 @@ struct MemoryRule {
   bool ahead() const { return read == Read::kAhead; }
   bool has_anchor() const { return anchor_period != 0 && (anchor_period != step || transition); }
   bool has_pairs() const { return step > 1 && !ahead(); }
+  // Whether a GPU takes tokens under an anchor together, those of a segment: how they are split
+  // over calls then shows in roundings.
+  bool has_windows() const {
+    return step == 1 && (has_anchor() || anchor_period == 0) && read == Read::kRunning &&
+           depth == 2 && dim % 16 == 0 && hidden % 16 == 0;
+  }
 };
 
 struct MemoryProblem {

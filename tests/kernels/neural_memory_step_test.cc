@@ -70,11 +70,9 @@ std::vector<NeuralLayer> NeuralLayers() {
 struct NeuralStepResult {
   bool fused = false;
   std::vector<double> out, states, windows;
-  std::vector<double> gated;  // RmsNorm of the answer times its gate's silu, where that was done
 };
 
-// How a layer's token is computed: operation by operation, as NeuralMemoryStep, or as HeldMemory
-// with an output.
+// How a layer's token is computed: operation by operation, as NeuralMemoryStep, or as HeldMemory.
 enum class Way : uint8_t { kParts, kStep, kHeld };
 
 class NeuralStepProblem {
@@ -97,8 +95,6 @@ class NeuralStepProblem {
     for (std::vector<double>* logits : {&memory_.rate, &memory_.momentum, &memory_.keep}) {
       *logits = random.NormalValues(static_cast<int64_t>(logits->size()));
     }
-    gate_ = random.NormalValues(int64_t{Entries(memory_.segments)} * width);
-    norm_ = random.NormalValues(layer.memory.dim);
     a_log_ = random.NormalValues(heads);
     dt_bias_ = random.NormalValues(heads);
     for (int i = 0; i < 2 * (layer.memory.dim / 2); ++i) {
@@ -171,7 +167,7 @@ class NeuralStepProblem {
     if (way == Way::kStep) {
       result.fused = bench.kernels().NeuralMemoryStep({.streams = streams, .memory = args});
     } else if (way == Way::kHeld) {
-      result.fused = RunHeld(bench, streams, args, result);
+      result.fused = RunHeld(bench, streams, args);
     }
     if (!result.fused) Compose(bench.kernels(), streams, args);
     const MemoryProblem::Trained trained = memory_.Results(bench, loaded);
@@ -188,38 +184,13 @@ class NeuralStepProblem {
     return result;
   }
 
-  // The expected `gated`, in float64.
-  std::vector<double> Gated(const std::vector<double>& out) const {
-    const int width = Width(), dim = layer_.memory.dim;
-    std::vector<double> gated;
-    for (size_t row = 0, entry = 0; entry < memory_.segments.size(); ++entry) {
-      if (!memory_.segments[entry].active()) continue;
-      const size_t place = static_cast<size_t>(Offsets(memory_.segments)[entry]) * width;
-      for (int first = 0; first < width; first += dim) {
-        double squares = 0;
-        std::vector<double> values;
-        for (int i = first; i < first + dim; ++i) {
-          const double g = gate_[place + i];
-          values.push_back(out[row * width + i] * g / (1 + std::exp(-g)));
-          squares += values.back() * values.back();
-        }
-        for (int i = 0; i < dim; ++i) {
-          gated.push_back(values[i] / std::sqrt(squares / dim + kEps) * norm_[i]);
-        }
-      }
-      ++row;
-    }
-    return gated;
-  }
-
  private:
-  static constexpr float kEps = 1e-6f;
   int Width() const { return layer_.memory.heads * layer_.memory.dim; }
 
   // One step with room for three, which is held back unless its session is fresh; then it is
   // settled.
   bool RunHeld(Workbench& bench, const std::vector<MemoryStream>& streams,
-               const NeuralMemoryArgs& args, NeuralStepResult& result) const {
+               const NeuralMemoryArgs& args) const {
     HeldMemorySteps* const steps = HeldMemoryStepsOf(bench.kernels());
     const int heads = layer_.memory.heads, dim = layer_.memory.dim, hidden = layer_.memory.hidden;
     if (steps == nullptr || !HoldsStepsBack(args, layer_.memory.orders, dim)) return false;
@@ -237,20 +208,10 @@ class NeuralStepProblem {
     }
     const HeldSteps held = {
         .capacity = kCapacity, .numbers = numbers.view(), .vectors = vectors.view()};
-    const Shape rows{args.q.shape[0] * heads, dim};
-    const TensorView gate = bench.Activations(gate_, rows), y = bench.NewActivations(rows);
-    const TensorView scratch = bench.NewActivations(rows);
-    TensorView out = args.out;
-    out.shape = rows;
-    const NeuralMemoryOutputArgs output = {
-        .surprise = {},
-        .gate = {.x = gate, .activation = Activation::kSilu, .y = scratch},
-        .product = {.a = out, .b = scratch, .y = scratch},
-        .norm =
-            RmsNormArgs{.x = scratch, .weight = bench.Floats(norm_, {dim}), .eps = kEps, .y = y}};
-    const HeldMemoryArgs all = {
-        .streams = streams, .memory = args, .held = held, .output = &output, .always_holds = true};
-    if (steps->HeldMemory(all) != HeldMemoryDone::kAll) return false;
+    if (!steps->HeldMemory(
+            {.streams = streams, .memory = args, .held = held, .always_holds = true})) {
+      return false;
+    }
     steps->SettleNetwork({.slots = bench.Ints(slots),
                           .heads = heads,
                           .dim = dim,
@@ -258,7 +219,6 @@ class NeuralStepProblem {
                           .weights = args.weights,
                           .momenta = args.momenta,
                           .held = held});
-    result.gated = memory_.ActiveRows(bench, y, Width());
     return true;
   }
 
@@ -277,7 +237,7 @@ class NeuralStepProblem {
   const NeuralLayer layer_;
   MemoryProblem memory_;
   std::vector<double> filters_[3], biases_[3], windows_[3];
-  std::vector<double> a_log_, dt_bias_, frequencies_, gate_, norm_;
+  std::vector<double> a_log_, dt_bias_, frequencies_;
 };
 
 class CudaNeuralMemoryStepTest : public testing::Test {
@@ -342,7 +302,6 @@ TEST_F(CudaNeuralMemoryStepTest, LayersThatHoldStepsBackAgreeToo) {
       EXPECT_THAT(got.windows, HasSameBits(parts.windows));
       EXPECT_LE(RelativeError(got.out, exact.out), kNeuralStepBound);
       EXPECT_LE(RelativeError(got.states, exact.states), kNeuralStepBound);
-      EXPECT_LE(RelativeError(got.gated, p.Gated(exact.out)), kNeuralStepBound);
     }
   }
 }

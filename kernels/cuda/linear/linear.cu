@@ -22,8 +22,8 @@ namespace {
 // from memory, whatever it is told to compute in; up to the second it beats tiles.
 constexpr int64_t kFewRows = 2;
 // Up to so many rows of matrices that are not large, one launch for all products of a call beats
-// one by cuBLAS for each.
-constexpr int64_t kStepRows = 256;
+// one by cuBLAS for each: those of 256 sessions, and a few that a network inserts between them.
+constexpr int64_t kStepRows = 320;
 constexpr int64_t kStepRowsOfSmall = 1024;
 constexpr int64_t kSmall = int64_t{128} << 10;  // weights
 constexpr int64_t kFewRowsExact = 8;

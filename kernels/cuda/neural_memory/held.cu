@@ -5,33 +5,26 @@
 
 namespace mneme::cuda::neural_memory {
 
-HeldMemoryDone HeldMemory(Device& device, const HeldMemoryArgs& args) {
+bool HeldMemory(Device& device, const HeldMemoryArgs& args) {
   const NeuralMemoryArgs& memory = args.memory;
-  const bool longer = memory.segments.longest != 1;
-  const bool any = memory.segments.count > 0 && memory.q.shape[0] > 0;
-  const bool takes = any && resident::TakesHeld(device, args);
-  if (takes && !longer && args.output != nullptr && resident::LaunchHeldLayer(device, args)) {
-    if (!args.output->surprise.surprise.empty()) Surprise(device, args.output->surprise);
-    return HeldMemoryDone::kAll;
-  }
   bool launched = false;
-  if (!args.streams.empty() &&
-      !matrix_memory::LaunchStreams(device, args.streams, memory.segments, &launched,
-                                    args.settled)) {
-    return HeldMemoryDone::kNothing;
+  if (!args.streams.empty() && !matrix_memory::LaunchStreams(device, args.streams, memory.segments,
+                                                             &launched, args.settled)) {
+    return false;
   }
-  if (!any) return HeldMemoryDone::kMemory;
-  if (!takes) {
+  if (memory.segments.count == 0 || memory.q.shape[0] == 0) return true;
+  const bool longer = memory.segments.longest != 1;
+  if (!resident::TakesHeld(device, args)) {
     SettleSegments(device, args, /*longer_than=*/0);
     NeuralMemory(device, memory);
-    return HeldMemoryDone::kMemory;
+    return true;
   }
   if (longer) {
     SettleSegments(device, args, /*longer_than=*/1);
     resident::LaunchLonger(device, memory);
   }
   resident::LaunchHeld(device, args, /*early=*/launched && !longer);
-  return HeldMemoryDone::kMemory;
+  return true;
 }
 
 }  // namespace mneme::cuda::neural_memory

@@ -6,7 +6,7 @@
 
 namespace mneme::cuda::neural_memory {
 
-HeldMemoryDone HeldMemory(Device& device, const HeldMemoryArgs& args);
+bool HeldMemory(Device& device, const HeldMemoryArgs& args);
 void SettleNetwork(Device& device, const SettleNetworkArgs& args);
 
 // The same of segments of more than `longer_than` tokens, which are still to come. After it nothing
@@ -19,8 +19,6 @@ namespace resident {
 // as NeuralMemory() has it. Only where TakesHeld().
 bool TakesHeld(const Device& device, const HeldMemoryArgs& args);
 void LaunchHeld(Device& device, const HeldMemoryArgs& args, bool early);
-// The same with streams and output, where it takes them; of one token each.
-bool LaunchHeldLayer(Device& device, const HeldMemoryArgs& args);
 void LaunchLonger(Device& device, const NeuralMemoryArgs& args);
 
 }  // namespace resident

@@ -7,10 +7,12 @@
 
 namespace mneme::cuda::neural_memory {
 
-// How tokens are split over calls changes no bit, nor do other segments' values. Of more segments
-// each head is divided among fewer blocks of threads, which add up in another order. `early`: the
-// kernel ahead of it lets its successor start only after all before it have ended, so that state,
-// segments and positions may be read while it still runs.
+// How tokens are split over calls changes no bit, nor do other segments' values; but tokens of a
+// segment that are taken together under an anchor are added up by window
+// (resident/anchored_windows.cu). Of more segments each head is divided among fewer blocks of
+// threads, which add up in another order, too. `early`: the kernel ahead of it lets its successor
+// start only after all before it have ended, so that state, segments and positions may be read
+// while it still runs.
 void NeuralMemory(Device& device, const NeuralMemoryArgs& args, bool early = false);
 // The streams as one kernel, then the memory.
 bool NeuralMemoryStep(Device& device, const NeuralMemoryStepArgs& args);

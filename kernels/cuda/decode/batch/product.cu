@@ -368,6 +368,9 @@ bool RunAtOnce(const Device& device, const ManyProducts& p, int entries) {
   return tiles > 0 && tiles <= device.multiprocessors();
 }
 
+// Of a step in which rows decode.
+constexpr int kStepRows = 320;
+
 }  // namespace
 
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue) {
@@ -381,15 +384,15 @@ void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epil
         return Launch<32, 4, ManyEpilogue::kStore>(device, products);
       }
       // As many blocks as run at a time beat larger ones that share more of what they fetch.
-      if (rows <= 256 && RunAtOnce(device, products, 32)) {
+      if (rows <= kStepRows && RunAtOnce(device, products, 32)) {
         return Launch<32, 4, ManyEpilogue::kStore, 2>(device, products);
       }
-      if (rows <= 256 && RunAtOnce(device, products, 64)) {
+      if (rows <= kStepRows && RunAtOnce(device, products, 64)) {
         return Launch<64, 4, ManyEpilogue::kStore, 2>(device, products);
       }
       if (rows < 96) return Launch<80, 4, ManyEpilogue::kStore>(device, products);
       // 256 rows in mom-340m make three tiles of all and two of each memory's: all run at a time.
-      if (rows > 128 && rows <= 256) {
+      if (rows > 128 && rows <= kStepRows) {
         return Launch<96, 3, ManyEpilogue::kStore, 2>(device, products);
       }
       if (rows < kMinRowsForRouteGates)
@@ -407,7 +410,7 @@ void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epil
     case ManyEpilogue::kSwiGlu:
       if (rows <= 16) return Launch<16, 4, ManyEpilogue::kSwiGlu>(device, products);
       if (rows <= 48) return Launch<32, 4, ManyEpilogue::kSwiGlu>(device, products);
-      if (rows <= 256) return Launch<64, 4, ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= kStepRows) return Launch<64, 4, ManyEpilogue::kSwiGlu>(device, products);
       return Launch<128, 6, ManyEpilogue::kSwiGlu, 2>(device, products);
   }
 }

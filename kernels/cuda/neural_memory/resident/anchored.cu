@@ -20,7 +20,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const Team team;
   const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
-  if (segment.slot < 0 || segment.first == segment.end) return WaitForPreviousKernel();
+  const int tokens = segment.end - segment.first;
+  if (segment.slot < 0 || tokens == 0 || (p.only_single && tokens > 1)) {
+    return WaitForPreviousKernel();
+  }
   team.Enter();
 
   const MemoryNetwork& network = p.network;

@@ -10,6 +10,7 @@
 #include "kernels/cuda/common/segments.cuh"
 #include "kernels/cuda/common/team.cuh"
 #include "kernels/cuda/neural_memory/resident/matrix.cuh"
+#include "kernels/held_steps.h"
 
 namespace mneme::cuda::neural_memory::resident {
 
@@ -74,13 +75,24 @@ struct Params {
   // The logit of each head's gate, and what the answer times that becomes; or none.
   const float* answer_gate;
   ReadOutput gated;
-  // Segments of one token that ends no step, in sessions that have begun, are left to others; of
-  // steps of one token and of those that are read ahead, segments of one.
+  // Segments of tokens that end no step, in sessions that have begun, are left to others; of steps
+  // of one token and of those that are read ahead, segments of one.
   bool only_steps;
+  bool only_single;  // segments of several tokens are left to others
+  HeldSteps held;    // what steps of one token find held back, and add to W and S first; or nothing
   Copy weights, momenta, anchors;
   StateView pending_k, pending_v, pending_rate;
   const float *initial_k, *initial_v, *initial_rate;  // null: zeros
 };
+
+// Where p.held has a head's numbers and vectors.
+__device__ inline float* NumbersOfHead(const Params& p, int slot, int memory, int head) {
+  return MemoryAt<float>(p.held.numbers, slot, memory) + head * HeldNumbers(p.held.capacity);
+}
+__device__ inline float* VectorsOfHead(const Params& p, int slot, int memory, int head) {
+  return MemoryAt<float>(p.held.vectors, slot, memory) +
+         int64_t{head} * p.held.capacity * HeldVectors(p.dim, p.divided);
+}
 
 // A gate of a token as it counts.
 __device__ inline float GateOf(const Params& p, const float* gates, int entry, int head) {
@@ -101,10 +113,9 @@ __device__ inline void SaveAnswer(const Params& p, int64_t at, float x, float ga
   if (p.answer_gate != nullptr) p.gated.Save(at, gate * x);
 }
 
-// Whether a segment, whose first position is `begin`, is one token that ends no step, of a session
-// that has begun.
+// Whether a segment, whose first position is `begin`, ends no step of a session that has begun.
 __device__ inline bool OnlyReads(const Params& p, const Segment& segment, int64_t begin) {
-  return begin != p.first_position && segment.end - segment.first == 1 && (begin + 1) % p.step != 0;
+  return begin != p.first_position && begin % p.step + (segment.end - segment.first) < p.step;
 }
 
 // Threads hold at most as many rows of a matrix as a kernel is made for.
@@ -123,13 +134,15 @@ constexpr int kMostTokens = 16, kMostTokensOfSteps = 64;
 
 // resident/one_token.cu: steps of one token, the memory read after it.
 void LaunchOneTokenSteps(Device& device, const Plan& plan, const Params& p);
-// resident/anchored.cu: the same with gradients at an anchor that is not W.
+// resident/anchored.cu: the same with gradients at an anchor that is not W. Longer segments of most
+// of these are those of resident/anchored_windows.cu.
 void LaunchAnchoredSteps(Device& device, const Plan& plan, const Params& p);
 // resident/several_tokens.cu: steps of several tokens, likewise.
 void LaunchSeveralTokenSteps(Device& device, const Plan& plan, const Params& p);
-// resident/single_tokens.cu: of those, tokens of segments of one that OnlyReads() holds for. False:
-// not these, and nothing was done.
-bool LaunchSingleTokens(Device& device, const Params& p);
+// resident/single_tokens.cu: of those, tokens of segments that OnlyReads() holds for, each by
+// itself. `entries`: of all segments, or 0 if each has one at most. False: not these, and nothing
+// was done.
+bool LaunchSingleTokens(Device& device, const Params& p, int entries);
 // resident/ahead.cu: steps read ahead; `momenta` are their gradients.
 void LaunchReadAhead(Device& device, const Plan& plan, const Params& p);
 
@@ -140,7 +153,9 @@ class TensorsOfHead {
   static constexpr int kGain = kDepth;
 
   __device__ TensorsOfHead(const Params& p, const Segment& segment, int head, int rank)
-      : p_(p), slot_(segment.slot), memory_(segment.memory), head_(head), rank_(rank) {}
+      : TensorsOfHead(p, segment.slot, segment.memory, head, rank) {}
+  __device__ TensorsOfHead(const Params& p, int slot, int memory, int head, int rank)
+      : p_(p), slot_(slot), memory_(memory), head_(head), rank_(rank) {}
 
   __device__ float* InSlab(const Copy& copy, int tensor) const {
     return MemoryAt<float>(copy.views[tensor], slot_, memory_) + Offset(tensor);

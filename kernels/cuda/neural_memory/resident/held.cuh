@@ -1,79 +1,120 @@
-// The division of a head that holds steps back, among the blocks of a cluster.
+// How heads that hold steps back (kernels/held_steps.h) are divided among the blocks of a cluster.
 #pragma once
 
 #include "kernels/cuda/neural_memory/resident/head.cuh"
-#include "kernels/held_steps.h"
 
 namespace mneme::cuda::neural_memory::resident {
 
-// A block has W_2 and S_2 of its hidden units in shared memory, with `ahead` W_1 and S_1, too.
-// Where arrays begin there, in floats.
+// A part whose groups take rows by fours. Products of it leave `sums` rows of columns: where the
+// groups of a warp have the same columns, in_warps, a row of each warp, else one of each group.
+struct HeldPart : Part {
+  int sums = 0;
+  bool in_warps = false;
+
+  HeldPart() = default;
+  HeldPart(int rows, int columns, int pitch, int between) : Part(rows, columns, pitch, between) {
+    held = (held + 3) / 4 * 4;
+    groups = (rows + held - 1) / held;
+    const int fours = columns / 4;
+    in_warps = fours < kWarp && kWarp % fours == 0;
+    sums = in_warps ? (groups * fours + kWarp - 1) / kWarp : groups;
+  }
+};
+
+// A head of a segment of one token.
+struct HeldUnit {
+  int entry, head, slot, memory;
+  int fresh;                  // whether it begins with this token
+  int count;                  // of steps held back
+  float kept, moved, slowed;  // W's and S's factors since they were written
+  float rate;
+  StepGates gates;
+};
+
+// A cluster takes one head after the other. Of each, a block has some of the hidden units: parts of
+// W_1, S_1, W_2 and S_2, which go through `slots` of its shared memory in turns. Where arrays begin
+// there, in floats; those of two take turns from head to head.
 struct HeldDivision {
-  Part parts[2];
-  int places;  // of steps: those held back, and the token's own
-  int weights[2], momenta[2];
-  int keys, errors;       // [places, dim]: z_1, delta_2
-  int z, deltas;          // [places, units]: z_2, delta_1
-  int g, next_g, next_s;  // [places], before the token, and after it
-  int dots[5];            // [places]: k and q, z, error, z of q with those of steps, times g
-  int partial;            // twice [groups, columns]
-  int outputs[2];         // [blocks, dim]
-  int q, k, v, n, gain, gain_momenta, shift;  // [dim]
-  int slope, of_q, z_of_q;                    // [units]
-  int raw;                                    // q, k and v before convolutions, [3, dim]
-  int floats;
+  static constexpr int kMostUnits = 96;  // of a cluster
+  // A head's matrices and one of the next, so that memory never waits.
+  static constexpr int kLeastSlots = 5, kMostSlots = 8;
+  static constexpr int kMostDim = 4 * kWarp;  // outputs of the network, by one warp
+
+  HeldPart parts[2];
+  int blocks = 0;   // of a cluster; 0: such heads find no room
+  int of_slot = 0;  // floats
+  int slots = 0;
+  int of_step = 0;   // floats of a step's vectors: z_1, delta_2 of all, z_2, delta_1 of these units
+  int units = 0;     // HeldUnit of each
+  int barriers = 0;  // HeldBarriers
+  int first_slot = 0;
+  int vectors[2] = {};                // of steps held back: [capacity, of_step]
+  int own[2] = {};                    // the token's
+  int numbers[2] = {};                // HeldNumbers()
+  int dots[5] = {};                   // [capacity + 1]: of k, q, z, error and q's z with steps
+  int partial = 0, partial_of_q = 0;  // sums of products: of two vectors, and the last one
+  int outputs[2][2] = {};             // for k and for q, of several blocks: [blocks, dim]
+  int q[2] = {}, v[2] = {};           // [dim]
+  int gain[2] = {}, gain_momenta[2] = {}, shift[2] = {};  // [dim], of norms
+  int slope = 0, of_q = 0, z_of_q = 0;                    // of hidden units
+  int floats = 0;
 
   HeldDivision() = default;
-  HeldDivision(int dim, int hidden, int blocks, int capacity, bool ahead) : floats(0) {
+  // With as many slots as `room` has space for, in floats.
+  HeldDivision(int dim, int hidden, bool normed, int blocks, int capacity, int room) {
     const auto take = [this](int n) {
       const int taken = floats;
       floats += (n + 3) / 4 * 4;
       return taken;
     };
-    const int units = hidden / blocks;
-    parts[0] = Part(dim, units, hidden, units);
-    parts[1] = Part(units, dim, dim, units * dim);
-    places = capacity + 1;
-    for (int l = 0; l < 2; ++l) {
-      weights[l] = l == 1 || ahead ? take(dim * units) : 0;
-      momenta[l] = l == 1 || ahead ? take(dim * units) : 0;
+    const int part = hidden / blocks;
+    parts[0] = HeldPart(dim, part, hidden, part);
+    parts[1] = HeldPart(part, dim, dim, part * dim);
+    of_slot = dim * part;
+    of_step = 2 * (dim + part);
+    units = take(kMostUnits * static_cast<int>(sizeof(HeldUnit) / sizeof(float)));
+    barriers = take(2 * (kMostSlots / 2 + 7));
+    for (int& numbers_of : dots) numbers_of = take(capacity + 1);
+    const int of_outputs = parts[1].sums * dim;
+    partial = take(std::max(2 * parts[0].sums * parts[0].columns, of_outputs));
+    partial_of_q = take(of_outputs);
+    for (int turn = 0; turn < 2; ++turn) {
+      vectors[turn] = take(capacity * of_step);
+      own[turn] = take(of_step);
+      numbers[turn] = take(static_cast<int>(HeldNumbers(capacity)));
+      for (auto& of_vector : outputs) of_vector[turn] = blocks > 1 ? take(blocks * dim) : 0;
+      for (auto* const vector : {&q, &v}) (*vector)[turn] = take(dim);
+      for (auto* const vector : {&gain, &gain_momenta, &shift}) {
+        (*vector)[turn] = normed ? take(dim) : 0;
+      }
     }
-    for (int* const vectors : {&keys, &errors}) *vectors = take(places * dim);
-    for (int* const vectors : {&z, &deltas}) *vectors = take(places * units);
-    for (int* const numbers : {&g, &next_g, &next_s}) *numbers = take(places);
-    for (int& numbers : dots) numbers = take(places);
-    partial = take(2 * 4 * kThreads);
-    for (int& of_blocks : outputs) of_blocks = take(blocks * dim);
-    for (int* const vector : {&q, &k, &v, &n, &gain, &gain_momenta, &shift}) *vector = take(dim);
-    for (int* const vector : {&slope, &of_q, &z_of_q}) *vector = take(units);
-    raw = take(3 * dim);
+    for (int* const vector : {&slope, &of_q, &z_of_q}) *vector = take(part);
+    slots = std::min((room - floats) / of_slot, kMostSlots);
+    if (slots < kLeastSlots || dim > kMostDim) return;
+    first_slot = take(slots * of_slot);
+    this->blocks = blocks;
   }
 };
 
-// The way of q, k or v to the memory.
-struct HeldInput {
-  const void* x;             // [entries, heads, dim] f32, or bf16 if `rounded`
-  const float *conv, *bias;  // [heads, dim, width] and [heads, dim], or null
-  StateView window;          // [width - 1, heads, dim], of bf16 if `rounded_window`
-  int width;
-  bool rounded, rounded_window, silu, normed;
-  float scale, eps;  // of its norm
-};
-// The layer's other work on a token, or nothing.
-struct HeldLayer {
-  bool inputs;  // else q, k, v and gates are what the memory takes
-  HeldInput input[3];
-  const float *a_log, *dt_bias;  // of the gate that keeps, or null
-  // The answer's gate [entries, heads, dim], of bf16 if `rounded_gate`; null: no output.
-  const void* gate;
-  const float* norm;  // [dim]
-  void* y;            // as the gate, of bf16 if `rounded_y`
-  bool rounded_gate, rounded_y;
-  float eps;
+struct HeldParams {
+  Params memory;
+  HeldDivision division;
+  int units;  // heads of all segments
+
+  __device__ int Capacity() const { return memory.held.capacity; }
+  __device__ float* Numbers(const HeldUnit& unit) const {
+    return NumbersOfHead(memory, unit.slot, unit.memory, unit.head);
+  }
+  __device__ float* Vectors(const HeldUnit& unit) const {
+    return VectorsOfHead(memory, unit.slot, unit.memory, unit.head);
+  }
+  __device__ bool Folds(const HeldUnit& unit) const {
+    return unit.fresh != 0 || unit.count == Capacity();
+  }
+  __device__ bool HasNorm() const { return memory.network.norm != MemoryNetwork::Norm::kNone; }
 };
 
-// resident/held.cu: steps of one token that are held back. plan.held: whether W_1 is read ahead.
-void LaunchHeldSteps(Device& device, const Plan& plan, const Params& p, const HeldMemoryArgs& args,
-                     const HeldLayer& layer);
+// resident/held.cu: segments of one token, of heads that such a division has room for.
+void LaunchHeldSteps(Device& device, const HeldDivision& division, const Params& p);
 
 }  // namespace mneme::cuda::neural_memory::resident

@@ -1,6 +1,6 @@
 // One token of a step of several that is read ahead, of a memory of one matrix that holds gradients
-// back (kernels/held_steps.h): a block is one head of one segment. W is in registers, read for k and
-// for q and written by the step's last token alone; what G holds comes from the vectors of the
+// back (kernels/held_steps.h): a block is one head of one segment. W is in registers, read for k
+// and for q and written by the step's last token alone; what G holds comes from the vectors of the
 // step's tokens so far.
 #include <cstdint>
 
@@ -145,9 +145,8 @@ __global__ void __launch_bounds__(kBlock, kRows <= 8 ? 8 : 2)
   });
   if (sums != nullptr) {
     float4 of_sums = {};
-    rows.ForEach([&](int, int row, int element) {
-      AddScaled(of_sums, q[row], LoadFour(sums + element));
-    });
+    rows.ForEach(
+        [&](int, int row, int element) { AddScaled(of_sums, q[row], LoadFour(sums + element)); });
     AddScaled(of_q, -scale, of_sums);
   }
   float* const partial = shared + at.partial;

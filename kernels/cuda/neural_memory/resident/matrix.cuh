@@ -273,6 +273,35 @@ __device__ inline void StepOfShare(const float* z, const float4& delta, const fl
   SaveFour(partial + 4 * threadIdx.x, sum);
 }
 
+// Steps that a head holds back, in the slab: `count` of z and delta, `between` apart, and what W, S
+// and the steps' products have become factors of.
+struct StepsOfSlab {
+  const float *z, *delta, *numbers;  // n, kept, moved, slowed; g; s
+  int between, count, capacity;
+};
+// Adds them to a share of W and S.
+template <int kHeld>
+__device__ inline void AddStepsOfSlab(const StepsOfSlab& steps, const Part& part,
+                                      const Share& share, float* weights,
+                                      float4 (&momenta)[kHeld]) {
+  const float kept = steps.numbers[1], moved = steps.numbers[2], slowed = steps.numbers[3];
+  ForEachFour<kHeld>(part, share, [&](int i, int at, int, int row) {
+    float4 w = {}, s = {};
+    AddScaled(w, kept, LoadFour(weights + at));
+    AddScaled(w, moved, momenta[i]);
+    AddScaled(s, slowed, momenta[i]);
+#pragma unroll 1
+    for (int step = 0; step < steps.count; ++step) {
+      const float4 delta = LoadFour(steps.delta + step * steps.between + share.column);
+      const float z = steps.z[step * steps.between + row];
+      AddScaled(w, steps.numbers[4 + step] * z, delta);
+      AddScaled(s, steps.numbers[4 + steps.capacity + step] * z, delta);
+    }
+    SaveFour(weights + at, w);
+    momenta[i] = s;
+  });
+}
+
 // What steps of one token each have, by token.
 struct StepsOfTokens {
   const float *z, *delta, *x;

@@ -90,6 +90,29 @@ __global__ void __launch_bounds__(kThreads, 2)
     const float* const momenta = has_momentum ? tensors.Start(p.momenta, kGain, first) : nullptr;
     gain_momenta[i] = momenta == nullptr ? 0.0f : momenta[i];
   }
+  // Of two products, what other steps of these memories held back.
+  float* numbers = nullptr;
+  if constexpr (kDepth > 1) {
+    if (p.held.capacity > 0) {
+      numbers = NumbersOfHead(p, segment.slot, segment.memory, head);
+      const int held = first ? 0 : static_cast<int>(numbers[0]);
+      if (held > 0) {
+        WaitCopies<0>();
+        const float* const vectors = VectorsOfHead(p, segment.slot, segment.memory, head);
+        const int inner = part_1.columns, of_units = 2 * dim + rank * inner;
+        StepsOfSlab steps = {.z = vectors,
+                             .delta = vectors + of_units + p.divided,
+                             .numbers = numbers,
+                             .between = static_cast<int>(HeldVectors(dim, p.divided)),
+                             .count = held,
+                             .capacity = p.held.capacity};
+        AddStepsOfSlab<kHeld>(steps, part_1, share_1, shared + at.weights[0], momenta_1);
+        steps.z = vectors + of_units;
+        steps.delta = vectors + dim;
+        AddStepsOfSlab<kHeld>(steps, part_2, share_2, shared + at.weights[1], momenta_2);
+      }
+    }
+  }
   WaitForPreviousKernel();
   // Not behind W_2, as a copy would be.
   for (int i = thread; i < 3 * dim / 4; i += kThreads) {
@@ -206,6 +229,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
 
+  // All blocks have read it.
+  if (numbers != nullptr && rank == 0 && thread == 0) numbers[0] = 0;
   for (int i = thread; network.trains_gain && rank == 0 && i < dim; i += kThreads) {
     constexpr int kGain = TensorsOfHead<kDepth>::kGain;
     tensors.InSlab(p.weights, kGain)[i] = gain[i];

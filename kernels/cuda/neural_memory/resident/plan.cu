@@ -1,10 +1,10 @@
 // Which memories are taken, and how they are divided.
 #include <algorithm>
 #include <cstdint>
-#include <variant>
 
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/neural_memory/held.h"
+#include "kernels/cuda/neural_memory/resident/anchored_windows.cuh"
 #include "kernels/cuda/neural_memory/resident/held.cuh"
 #include "kernels/cuda/neural_memory/resident/held_ahead.h"
 #include "kernels/cuda/neural_memory/resident/resident.h"
@@ -107,35 +107,66 @@ Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int blocks, in
   return plan;
 }
 
-// As few blocks a head as find room; of few heads as many as the device has room for, up to where
-// what they tell each other takes longer than what they spare. Where all blocks run at once and
-// find room for W_1 and S_1, these are read ahead, too.
-Plan HeldPlan(const Device& device, const HeldMemoryArgs& args) {
-  constexpr int kEnough = 16;  // hidden units of a block
-  const NeuralMemoryArgs& memory = args.memory;
-  const int dim = static_cast<int>(memory.q.shape[2]), hidden = memory.network.hidden;
-  const int64_t units = UnitsOf(memory);
-  const auto all = static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
+int64_t LongerSegments(const Segments& segments) {
+  return segments.longer > 0 ? std::min(segments.longer, segments.count) : segments.count;
+}
+
+// For segments of several tokens of what MakePlan() finds a plan for: two products under an anchor
+// whose rows and columns, a block's hidden units as well, come in whole tiles. A window has more
+// than one tile of tokens where an anchor lasts longer. As few blocks a head as find room, one on a
+// multiprocessor; of fewer heads more.
+Plan WindowPlan(const Device& device, const NeuralMemoryArgs& args, int blocks) {
+  const MemoryNetwork& network = args.network;
+  const int dim = static_cast<int>(args.q.shape[2]);
   Plan plan;
-  if (!AreAligned(args.held.numbers, args.held.vectors)) return plan;
-  for (int team = 1; team <= kMaxTeam && hidden % (4 * team) == 0; team *= 2) {
+  if (args.step != 1 || !HasAnchors(args) || args.segments.longest == 1 || network.depth != 2 ||
+      dim % kWindowTile != 0) {
+    return plan;
+  }
+  const int64_t units = LongerSegments(args.segments) * args.q.shape[1];
+  const auto all = static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
+  const bool lasts = !args.stores_anchor() || args.anchor_period > kWindowTile;
+  for (int team = 1; team <= kMaxTeam && network.hidden % (kWindowTile * team) == 0; team *= 2) {
     if (team > 1 && !HasHopperCode(device)) break;
-    const bool at_once = units * team <= kBlocksAtOnce * device.multiprocessors();
-    if (plan.blocks != 0 && (!at_once || hidden / team < kEnough)) break;
-    const bool few = units * team <= device.multiprocessors();
-    const int64_t room = std::min(all, few ? kMostSharedOfFew : kMostShared);
-    for (const bool ahead : {true, false}) {
-      if (ahead && !at_once) continue;
-      const HeldDivision division(dim, hidden, team, args.held.capacity, ahead);
-      if (int64_t{4} * division.floats > room) continue;
-      plan = {.blocks = team,
-              .held = ahead ? 1 : 0,
-              .tokens = 1,
-              .shared_bytes = int64_t{4} * division.floats};
+    if (plan.blocks != 0 && units * team > device.multiprocessors()) break;
+    if (blocks != 0 && team != blocks) continue;
+    for (int tiles = lasts ? kMostWindowTiles : 1; tiles > 0; --tiles) {
+      const int64_t shared = int64_t{4} * WindowLayout(network, dim, team, tiles).floats;
+      if (shared > all) continue;
+      plan = {.blocks = team, .held = 0, .tokens = tiles * kWindowTile, .shared_bytes = shared};
       break;
     }
   }
   return plan;
+}
+
+// As few blocks a head as find room; of few heads as many as the device runs at once, a block a
+// multiprocessor, up to where what they tell each other takes longer than what they spare.
+HeldDivision DivideHeld(const Device& device, const HeldMemoryArgs& args) {
+  constexpr int kEnough = 16;  // hidden units of a block
+  const NeuralMemoryArgs& memory = args.memory;
+  const int dim = static_cast<int>(memory.q.shape[2]), hidden = memory.network.hidden;
+  // Less what is static.
+  const auto all = static_cast<int>(device.properties().sharedMemPerBlockOptin) - 64;
+  const bool normed = memory.network.norm != MemoryNetwork::Norm::kNone;
+  const int gain = memory.network.depth;
+  HeldDivision found;
+  if (!HasHopperCode(device) ||
+      !AreAligned(args.held.numbers, args.held.vectors, memory.out, memory.gain, memory.shift)) {
+    return found;
+  }
+  if (memory.network.trains_gain &&
+      !AreAligned(memory.weights.at[gain], memory.momenta.at[gain], memory.initial_weights.at[gain],
+                  memory.initial_momenta.at[gain])) {
+    return found;
+  }
+  for (int team = 1; team <= kMaxTeam && hidden % (4 * team) == 0; team *= 2) {
+    const bool at_once = UnitsOf(memory) * team <= device.multiprocessors();
+    if (found.blocks != 0 && (!at_once || hidden / team < kEnough)) break;
+    const HeldDivision division(dim, hidden, normed, team, args.held.capacity, all / 4);
+    if (division.blocks != 0) found = division;
+  }
+  return found;
 }
 
 Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
@@ -172,6 +203,8 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
               .answer_gate = nullptr,
               .gated = {},
               .only_steps = false,
+              .only_single = false,
+              .held = {},
               .weights = {},
               .momenta = {},
               .anchors = {},
@@ -236,6 +269,27 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
   }
 }
 
+namespace {
+
+void LaunchAnchored(Device& device, const NeuralMemoryArgs& args, int blocks, const Plan& plan,
+                    Params& p) {
+  const Plan windows = WindowPlan(device, args, blocks);
+  if (windows.blocks == 0) return LaunchAnchoredSteps(device, plan, p);
+  const Segments& segments = args.segments;
+  const bool early = p.early;
+  const bool may_be_single =
+      args.q.shape[0] != int64_t{segments.count} * segments.longest || segments.longest == 0;
+  if (may_be_single) {
+    p.only_single = true;
+    LaunchAnchoredSteps(device, plan, p);
+  }
+  Params of_windows = MakeParams(args, windows);
+  of_windows.early = early && !may_be_single;
+  LaunchAnchoredWindows(device, windows, of_windows, static_cast<int>(LongerSegments(segments)));
+}
+
+}  // namespace
+
 bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early) {
   const bool one = args.step == 1 && !HasAnchors(args);
   const Plan plan = MakePlan(device, args, blocks, UnitsOf(args));
@@ -247,109 +301,12 @@ bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early
   } else if (one) {
     LaunchOneTokenSteps(device, plan, p);
   } else if (args.step == 1) {
-    LaunchAnchoredSteps(device, plan, p);
+    LaunchAnchored(device, args, blocks, plan, p);
   } else {
     LaunchSeveralTokenSteps(device, plan, p);
   }
   return true;
 }
-
-namespace {
-
-// Streams as a kernel of the memory takes them: q, k and v, and three gates' logits.
-bool SetInputs(const HeldMemoryArgs& args, HeldLayer& layer) {
-  const NeuralMemoryArgs& memory = args.memory;
-  if (memory.keep.empty() || memory.q.shape[2] > 4 * kWarp) return false;
-  layer.inputs = true;
-  int found = 0;
-  for (const MemoryStream& stream : args.streams) {
-    const void* x = nullptr;
-    const void* y = nullptr;
-    DType dtype = DType::kF32;
-    const auto follow = [&](const TensorView& from, const TensorView& to) {
-      if (x == nullptr) x = from.data, dtype = from.dtype;
-      y = to.data;
-    };
-    HeldInput input = {};
-    bool sigmoid = false;
-    if (stream.convolution.has_value()) {
-      const ShortConvArgs& conv = *stream.convolution;
-      follow(conv.x, conv.y);
-      const int width = static_cast<int>(conv.weight.shape[1]);
-      const bool silu = conv.activation == Activation::kSilu;
-      if (width != 4 || !conv.entry_rows.empty() ||
-          (!silu && conv.activation != Activation::kIdentity) ||
-          !AreAligned(conv.weight, conv.bias, conv.window)) {
-        return false;
-      }
-      input.conv = conv.weight.as<const float>();
-      input.bias = conv.bias.as<const float>();
-      input.window = conv.window;
-      input.width = width;
-      input.rounded_window = conv.window.dtype == DType::kBF16;
-      input.silu = silu;
-    }
-    if (stream.activation.has_value()) {
-      const ActivateArgs& activation = *stream.activation;
-      follow(activation.x, activation.y);
-      if (activation.scale != 1 || !activation.entry_rows.empty() || input.silu) return false;
-      input.silu = activation.activation == Activation::kSilu;
-      sigmoid = activation.activation == Activation::kSigmoid;
-      if (!input.silu && !sigmoid) return false;
-    }
-    bool keeps = false;
-    if (const auto* norm = std::get_if<L2NormArgs>(&stream.last)) {
-      follow(norm->x, norm->y);
-      input.normed = true;
-      input.scale = norm->scale;
-      input.eps = norm->eps;
-    } else if (const auto* keep = std::get_if<KeepGateArgs>(&stream.last)) {
-      follow(keep->x, keep->y);
-      keeps = true;
-      layer.a_log = keep->a_log.as<const float>();
-      layer.dt_bias = keep->dt_bias.as<const float>();
-    } else if (!std::holds_alternative<std::monostate>(stream.last)) {
-      return false;
-    }
-    input.x = x;
-    input.rounded = dtype == DType::kBF16;
-    const void* const vectors[] = {memory.q.data, memory.k.data, memory.v.data};
-    const void* const gates[] = {memory.rate.data, memory.momentum.data, memory.keep.data};
-    bool known = false;
-    for (int i = 0; i < 3; ++i) {
-      if (y == vectors[i] && !sigmoid && !keeps && IsAligned(x)) {
-        layer.input[i] = input;
-        known = true;
-        found |= 1 << i;
-      }
-      // In place, of logits.
-      if (y == gates[i] && x == y && keeps == (i == 2) && sigmoid == (i != 2)) {
-        known = true;
-        found |= 8 << i;
-      }
-    }
-    if (!known) return false;
-  }
-  return found == 63;
-}
-
-bool SetOutput(const NeuralMemoryOutputArgs& args, HeldLayer& layer) {
-  const auto* const norm = std::get_if<RmsNormArgs>(&args.norm);
-  const TensorView& gate = args.gate.x;
-  if (norm == nullptr || args.gate.activation != Activation::kSilu || args.gate.scale != 1 ||
-      !args.gate.entry_rows.empty() || args.product.accumulate) {
-    return false;
-  }
-  layer.gate = gate.data;
-  layer.rounded_gate = gate.dtype == DType::kBF16;
-  layer.norm = norm->weight.as<const float>();
-  layer.y = norm->y.data;
-  layer.rounded_y = norm->y.dtype == DType::kBF16;
-  layer.eps = norm->eps;
-  return true;
-}
-
-}  // namespace
 
 bool TakesHeld(const Device& device, const HeldMemoryArgs& args) {
   const NeuralMemoryArgs& memory = args.memory;
@@ -357,29 +314,30 @@ bool TakesHeld(const Device& device, const HeldMemoryArgs& args) {
   if (memory.read == Read::kAhead) {
     return TakesHeldAhead(args) && AreAligned(args.held.numbers, args.held.vectors);
   }
-  return HeldPlan(device, args).blocks != 0;
+  return DivideHeld(device, args).blocks != 0;
 }
 
 void LaunchHeld(Device& device, const HeldMemoryArgs& args, bool early) {
-  if (args.memory.read == Read::kAhead) {
-    Params p = MakeParams(args.memory, {.blocks = 1, .tokens = 1});
+  const NeuralMemoryArgs& memory = args.memory;
+  if (memory.read == Read::kAhead) {
+    Params p = MakeParams(memory, {.blocks = 1, .tokens = 1});
     p.early = early;
     return LaunchHeldAhead(device, p, args);
   }
-  const Plan plan = HeldPlan(device, args);
-  Params p = MakeParams(args.memory, plan);
+  // Heads that are few gain nothing by what is held back: each has as many blocks as a cluster may.
+  const bool few = UnitsOf(memory) * kMaxTeam <= device.multiprocessors();
+  if (few && memory.segments.longest == 1 && !args.always_holds) {
+    const Plan plan = MakePlan(device, memory, /*blocks=*/0, UnitsOf(memory));
+    Params p = MakeParams(memory, plan);
+    p.early = early;
+    p.held = args.held;
+    return LaunchOneTokenSteps(device, plan, p);
+  }
+  const HeldDivision division = DivideHeld(device, args);
+  Params p = MakeParams(memory, {.blocks = division.blocks, .tokens = 1});
   p.early = early;
-  LaunchHeldSteps(device, plan, p, args, {});
-}
-
-bool LaunchHeldLayer(Device& device, const HeldMemoryArgs& args) {
-  HeldLayer layer = {};
-  const Plan plan = HeldPlan(device, args);
-  if (!SetInputs(args, layer) || !SetOutput(*args.output, layer)) return false;
-  Params p = MakeParams(args.memory, plan);
-  p.early = args.settled;
-  LaunchHeldSteps(device, plan, p, args, layer);
-  return true;
+  p.held = args.held;
+  LaunchHeldSteps(device, division, p);
 }
 
 void LaunchLonger(Device& device, const NeuralMemoryArgs& args) {
@@ -406,7 +364,8 @@ bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
   p.answer_gate = args.gate.as<const float>();
   p.gated = {args.y.data, args.y.dtype == DType::kBF16};
   p.early = args.settled;
-  p.only_steps = mostly_single && LaunchSingleTokens(device, p);
+  p.only_steps = mostly_single &&
+                 LaunchSingleTokens(device, p, single ? 0 : static_cast<int>(memory.q.shape[0]));
   LaunchSeveralTokenSteps(device, plan, p);
   return true;
 }

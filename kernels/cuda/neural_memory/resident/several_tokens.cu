@@ -21,6 +21,33 @@ __device__ inline const float* PendingRow(const StateView& view, const float* in
   return initial == nullptr ? nullptr : initial + at;
 }
 
+// The segments from `base` on, at most as many as threads, that are not left to others: their
+// places behind it go to `left`, behind which is room for the counts of warps. Returns how many
+// they are; begins and ends with the block's threads together.
+__device__ inline int SegmentsLeft(const Params& p, int base, uint16_t* left) {
+  uint16_t* const counts = left + kThreads;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  bool is_left = false;
+  if (base + thread < p.segments.count) {
+    const Segment segment(p.segments, base + thread);
+    is_left = segment.slot >= 0 && segment.first != segment.end &&
+              !OnlyReads(p, segment, p.positions[segment.first]);
+  }
+  const unsigned of_warp = __ballot_sync(kAllLanes, is_left);
+  if (lane == 0) counts[warp] = static_cast<uint16_t>(__popc(of_warp));
+  __syncthreads();
+  int ahead = 0, all = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) ahead += counts[w];
+    all += counts[w];
+  }
+  if (is_left) {
+    left[ahead + __popc(of_warp & ((1u << lane) - 1))] = static_cast<uint16_t>(thread);
+  }
+  __syncthreads();
+  return all;
+}
+
 // One head of one segment, with what the blocks of the cluster share in `shared`. No loop is
 // unrolled: what is inlined into it has to fit the instruction cache.
 template <int kDepth, int kHeld>
@@ -30,7 +57,6 @@ __device__ inline void WalkSegment(const Params& p, const Team& team, int unit, 
   const Segment segment(p.segments, unit / p.heads);
   if (segment.slot < 0 || segment.first == segment.end) return;
   const int64_t begin = p.positions[segment.first];
-  if (p.only_steps && OnlyReads(p, segment, begin)) return;
   team.Enter();
 
   const MemoryNetwork& network = p.network;
@@ -419,13 +445,30 @@ __global__ void __launch_bounds__(kThreads, 2)
   LetNextKernelStart();
   WaitForPreviousKernel();
   const Team team;
-  const int units = p.segments.count * p.heads, clusters = static_cast<int>(gridDim.x) / p.blocks;
+  float* const shared = reinterpret_cast<float*>(shared_fours);
+  uint16_t* const left = reinterpret_cast<uint16_t*>(shared + p.division.floats);
+  const int cluster = static_cast<int>(blockIdx.x) / p.blocks;
+  const int clusters = static_cast<int>(gridDim.x) / p.blocks;
+  // Which segments are left is found by all threads, so that clusters share these evenly; without
+  // others to leave some to, each cluster has its unit.
+  const int segments = p.only_steps ? p.segments.count : 1;
+  int before = 0;  // units of the segments looked at
 #pragma unroll 1
-  for (int unit = static_cast<int>(blockIdx.x) / p.blocks; unit < units; unit += clusters) {
-    WalkSegment<kDepth, kHeld>(p, team, unit, reinterpret_cast<float*>(shared_fours));
+  for (int base = 0; base < segments; base += kThreads) {
+    const int units = p.only_steps ? SegmentsLeft(p, base, left) * p.heads : clusters;
+#pragma unroll 1
+    for (int i = (cluster + clusters - before % clusters) % clusters; i < units; i += clusters) {
+      const int unit = p.only_steps ? (base + left[i / p.heads]) * p.heads + i % p.heads : i;
+      WalkSegment<kDepth, kHeld>(p, team, unit, shared);
+      __syncthreads();
+    }
+    before += units;
     __syncthreads();
   }
 }
+
+// Of SegmentsLeft(), in shared memory: places, and counts of warps.
+constexpr int kLeftBytes = (kThreads + 2 * kWarps) * static_cast<int>(sizeof(uint16_t));
 
 template <int kDepth>
 void Launch(Device& device, const Plan& plan, const Params& p) {
@@ -436,7 +479,8 @@ void Launch(Device& device, const Plan& plan, const Params& p) {
     clusters = std::min(clusters, std::max(1, 2 * device.multiprocessors() / plan.blocks));
   }
   LaunchOverlapping(device, "steps of several tokens of a neural memory", kernel,
-                    clusters * plan.blocks, kThreads, plan.shared_bytes, plan.blocks, p);
+                    clusters * plan.blocks, kThreads,
+                    plan.shared_bytes + (p.only_steps ? kLeftBytes : 0), plan.blocks, p);
 }
 
 }  // namespace

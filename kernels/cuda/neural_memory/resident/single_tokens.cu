@@ -1,6 +1,6 @@
-// Tokens that end no step, a token a segment: they read W, and their loss is that at A. A block is
-// one head of one segment, through which both pass once, each into registers, with a product of
-// every row of a thread's share. Nothing of them is written; the token's pair is kept for its step.
+// Tokens of segments that end no step: they read W, and their loss is that at A. A block is one
+// head of one token, through which both pass once, each into registers, with a product of every row
+// of a thread's share. Nothing of them is written; the token's pair is kept for its step.
 #include <algorithm>
 #include <cstdint>
 
@@ -41,7 +41,8 @@ __device__ inline void Products(const float* const (&x)[2],
 // is left out without kLoss.
 template <bool kLoss>
 __global__ void __launch_bounds__(kThreads, 2)
-    SingleTokensKernel(const __grid_constant__ Params p, const Part part_1, const Part part_2) {
+    SingleTokensKernel(const __grid_constant__ Params p, const Part part_1, const Part part_2,
+                       bool by_entries) {
   constexpr int kAnswers = kLoss ? 2 : 1;
   constexpr int kGain = TensorsOfHead<2>::kGain;
   __shared__ float4 fours[kAnswers][kThreads];
@@ -51,15 +52,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   LetNextKernelStart();
   if (!p.early) WaitForPreviousKernel();
   const int head = static_cast<int>(blockIdx.x) % p.heads, thread = static_cast<int>(threadIdx.x);
-  const Segment segment(p.segments, static_cast<int>(blockIdx.x) / p.heads);
-  if (segment.slot < 0 || segment.first == segment.end) return WaitForPreviousKernel();
+  const int place = static_cast<int>(blockIdx.x) / p.heads;
+  const Segment segment(p.segments, by_entries ? SegmentOf(p.segments, place) : place);
+  const int entry = by_entries ? place : segment.first;
+  if (segment.slot < 0 || entry >= segment.end) return WaitForPreviousKernel();
   const int64_t begin = p.positions[segment.first];
-  const int open = static_cast<int>(begin % p.step);
+  const int open = static_cast<int>(begin % p.step) + entry - segment.first;
   if (!OnlyReads(p, segment, begin)) return WaitForPreviousKernel();
 
   const MemoryNetwork& network = p.network;
   const TensorsOfHead<2> tensors(p, segment, head, /*rank=*/0);
-  const int dim = p.dim, entry = segment.first;
+  const int dim = p.dim;
   const bool initial = !p.writes_anchors;
   const auto matrix = [&](int which, int l) {
     return which == 0 || !p.has_anchors ? tensors.Start(p.weights, l, false)
@@ -156,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-bool LaunchSingleTokens(Device& device, const Params& p) {
+bool LaunchSingleTokens(Device& device, const Params& p, int entries) {
   const MemoryNetwork& network = p.network;
   if (network.depth != 2 || network.biases || p.dim > kMostDim || network.hidden > kMostUnits) {
     return false;
@@ -166,7 +169,8 @@ bool LaunchSingleTokens(Device& device, const Params& p) {
   if (std::max(part_1.held, part_2.held) > kHeld) return false;
   LaunchOverlapping(device, "tokens of a neural memory",
                     p.loss != nullptr ? SingleTokensKernel<true> : SingleTokensKernel<false>,
-                    p.segments.count * p.heads, kThreads, 0, 1, p, part_1, part_2);
+                    (entries > 0 ? entries : p.segments.count) * p.heads, kThreads, 0, 1, p, part_1,
+                    part_2, entries > 0);
   return true;
 }
 
