@@ -59,7 +59,7 @@ def step_of(rule, sessions):
         return lambda state: function(q, k, v, w, u, initial_state=state[0], **common), [matrix]
     if rule == "rwkv7":
         from fla.ops.rwkv7 import fused_mul_recurrent_rwkv7 as function
-        # What its layer calls for few tokens; the correction's two vectors are kk and kk * a.
+        # The function that its layer calls for few tokens; the correction's two vectors are kk and kk * a.
         w, kk = decays(sessions, 1, heads, keys), vectors(sessions, 1, heads, keys)
         a = torch.rand(sessions, 1, heads, keys, device="cuda")
         return lambda state: function(q, w, k, v, kk, a, initial_state=state[0], **common), [matrix]

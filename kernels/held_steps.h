@@ -15,7 +15,7 @@ namespace mneme {
 // more to read costs 1.5 of 131 KB, and one step in eight writes these.
 constexpr int kMostHeldSteps = 7;
 
-// Of two kinds. One has depth 2, steps of one token without an anchor and one order of momentum. A
+// There are two kinds. One has depth 2, steps of one token, no anchor and one order of momentum. A
 // step takes a rank-one gradient z_l^T delta_l off each product's S, with its rate in delta:
 //
 //   S_t = momentum_t S_{t-1} - z_t^T delta_t      W_t = keep_t W_{t-1} + S_t
@@ -65,7 +65,7 @@ inline bool HoldsStepsBack(const NeuralMemoryArgs& rule, int orders, int64_t dim
          rule.read == NeuralMemoryArgs::Read::kRunning && dim % 4 == 0 && network.hidden % 4 == 0 &&
          HeldVectors(dim, network.hidden) <= kMostVectors;
 }
-// Of the second, likewise.
+// Whether a memory is one of the second kind, likewise.
 inline bool HoldsGradientsBack(const NeuralMemoryArgs& rule, int orders, int64_t dim) {
   constexpr int64_t kMostDim = 128;
   return rule.network.depth == 1 && !rule.network.trains_gain && rule.keys == 1 && orders == 0 &&

@@ -92,7 +92,7 @@ void Check(const NormedProductsStepArgs& args, ActivationTypes types);
 void Check(const ResidualProductStepArgs& args, ActivationTypes types);
 void Check(const EngramReadStepArgs& args, ActivationTypes types);
 
-// Of operations that stand for several (checks/fused.cc): each part as by itself, and that a part
+// Operations that stand for several (checks/fused.cc): each part as by itself, and that a part
 // is fed what the one ahead of it leaves.
 void Check(const SwiGluProductArgs& args, ActivationTypes types);
 void Check(const ActivatedProduct& args, ActivationTypes types);

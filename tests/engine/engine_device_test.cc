@@ -240,7 +240,7 @@ TEST_P(EngineDeviceTest, GraphsAndStepsThatRunAheadChangeNoTokenOfAnyNetwork) {
     for (const bool ahead : {false, true}) {
       for (const bool graphs : {false, true}) {
         SCOPED_TRACE(testing::Message() << shape << ", ahead " << ahead << ", graphs " << graphs);
-        // What rows cross in a step does not depend on how long earlier steps took.
+        // The rows that cross in a step do not depend on how long earlier steps took.
         const std::unique_ptr<Engine> engine =
             Make(MakeServed(), graphs, ahead, /*max_decode_slowdown=*/1);
         for (const int n : {1, 4, 8}) {

@@ -342,7 +342,7 @@ TEST_P(NeuralMemoryTest, ReadingLeavesTheMemoryAlone) {
   }
 }
 
-// What is forgotten takes its errors along: after any number of tokens there are those of the last
+// Forgotten weights take their errors along: after any number of tokens there are those of the last
 // 1 / (1 - keep) of them, if a step does not amplify what is in the memory. That of one matrix
 // without a norm, which goes towards its tokens' values, does not, nor does one whose gradients are
 // taken elsewhere.

@@ -258,7 +258,7 @@ TEST_P(ScanTest, SingleEntriesOfManyChannelsMatchReference) {
   segments.resize(6);
   const ScanProblem few(91, 8196, 16, segments);
   ExpectMatch(few);
-  // Of one entry they are dealt out in another way.
+  // Channels of one entry are dealt out in another way.
   ScanProblem first = few;
   first.segments.resize(1);
   for (auto [values, width] : {std::pair(&first.u, first.channels),

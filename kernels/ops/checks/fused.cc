@@ -19,7 +19,7 @@ void ExpectSingleTokens(const Segments& segments) {
   CHECK_LE(segments.longest, 1) << "tokens of a segment, in a step of single ones";
 }
 
-// Of a field whose dtype the backend chooses.
+// Whether a field is there, whose dtype the backend chooses.
 void ExpectSet(const StateView& view, const char* name) {
   CHECK(view.base != nullptr) << name << " is unset";
 }
@@ -159,7 +159,7 @@ void Check(const PassStreamsArgs& args, ActivationTypes types) {
     Check(args.write, types);
     ExpectFed(args.read.x, args.write.y, "read.x");
   }
-  // What is left out, or not looked at, is in none of the parts' checks.
+  // Tensors that are left out, or not looked at, are stood in for.
   ReadStreamsArgs read = args.read;
   ExpectRank(read.x, 3, "read.x");
   const Shape answer{read.x.shape[0], read.x.shape[2]};

@@ -368,7 +368,7 @@ bool RunAtOnce(const Device& device, const ManyProducts& p, int entries) {
   return tiles > 0 && tiles <= device.multiprocessors();
 }
 
-// Of a step in which rows decode.
+// The most rows of a step in which rows decode.
 constexpr int kStepRows = 320;
 
 }  // namespace

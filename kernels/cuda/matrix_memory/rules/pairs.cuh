@@ -47,7 +47,7 @@ __device__ inline float DotFour(const float (&x)[4], const float (&y)[4]) {
   return __fadd_rn(low, high);
 }
 
-// What all rows of a head are multiplied by, as a lane has it: from global or shared memory.
+// The vectors that all rows of a head are multiplied by, a lane's part: from any memory.
 struct PairToken {
   __device__ static void Load(const float* from, float (&to)[4]) {
     const float4 x = reinterpret_cast<const float4*>(from)[threadIdx.x % kHalfWarp];

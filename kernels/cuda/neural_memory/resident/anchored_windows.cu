@@ -41,7 +41,7 @@ WindowLayout::WindowLayout(const MemoryNetwork& network, int dim, int blocks, in
   for (int* const of_units : {&z, &z_of_q}) *of_units = take(tokens * unit_pitch);
   delta = take(tokens * delta_pitch);
   for (int* const square : {&reach, &scores}) *square = take(tokens * token_pitch);
-  // Of one block these are read before the others come.
+  // One block has read its outputs for keys before those for queries come.
   outputs[0] = take(blocks * owned * dim);
   outputs[1] = blocks == 1 ? outputs[0] : take(blocks * owned * dim);
   answers = blocks == 1 ? outputs[1] : take(tokens * dim);

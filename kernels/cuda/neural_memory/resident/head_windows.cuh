@@ -1,4 +1,4 @@
-// What a head's tokens under an anchor go through, in phases between barriers: their gradients,
+// The phases, between barriers, of a head's tokens under an anchor: their gradients,
 // what queries read after each of them, and what is learned. anchored_windows.cu says what of.
 #pragma once
 
@@ -196,7 +196,7 @@ class HeadWindows : public WindowTiles {
       });
     }
   }
-  // What queries find of W_1 by now.
+  // Adds what queries find of W_1 by now.
   __device__ void AddReached() const {
     for (int item = warp_; item < at_.units / 8; item += kWindowWarps) {
       const int column = 8 * item;
@@ -216,7 +216,7 @@ class HeadWindows : public WindowTiles {
       }
     }
   }
-  // What they find of W_2 and S_2 of before the window, and their scores with z of keys.
+  // Products of queries with W_2 and S_2 of before the window, and scores with z of keys.
   __device__ void MultiplyUnits() const {
     const int answers = kTiles * p_.dim / 8;
     for (int item = warp_; item < answers + kTiles * kTiles; item += kWindowWarps) {
@@ -303,7 +303,7 @@ class HeadWindows : public WindowTiles {
  private:
   __device__ int64_t InEntries(int e) const { return (int64_t{e} * p_.heads + head_) * p_.dim; }
 
-  // By one warp, a lane a gradient: what all tokens reach of it.
+  // Finds what all tokens reach of each gradient, a lane a gradient: for one warp.
   __device__ void FindReach(int last) const {
     float s = 0, g = 0;
 #pragma unroll 4

@@ -74,14 +74,12 @@ __device__ inline void Tell() {
 }
 constexpr int kWithOne = kComputing + kWarp;
 
-// What orders the use of a block's shared memory, of head u:
-//   inputs, both in turns   copies of u + 2 follow kFinished of head u + 1, to which the finishing
-//   warp
-//                           comes behind kMadeLast of head u, where all have read what u has
+// The order in which a block's shared memory is used, of head u:
+//   inputs, both in turns   copies of u + 2 follow kFinished of head u + 1, to which the warp that
+//                           finishes comes behind kMadeLast of head u: all have read what u has
 //   slots                   copies follow kUsedFirst or kUsedAll; an mbarrier tells of them
-//   partial_of_q, its dots  made behind kMayMake, to which the finishing warp comes when it has
-//   read
-//                           those of the head before
+//   partial_of_q, its dots  made behind kMayMake, to which the warp that finishes comes when it has
+//                           read those of the head before
 //   outputs, both in turns  other blocks send those of u + 2 when they have all of u + 1 for k, of
 //                           which this block sends its own when it has read those of u; those for q
 //                           behind kMayMake of head u + 1, too. An mbarrier counts their bytes.

@@ -11,7 +11,7 @@
 namespace mneme::cuda::neural_memory::resident {
 namespace {
 
-// Of a block. Few, so that the blocks of a thousand heads run at once.
+// Threads of a block: few, so that the blocks of a thousand heads run at once.
 constexpr int kBlock = 128, kBlockWarps = kBlock / kWarp;
 
 // Where a block's arrays begin in shared memory, in floats.
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kBlock, kRows <= 8 ? 8 : 2)
   const bool fresh = position == p.first_position;
   const int count = fresh ? 0 : stored, place = static_cast<int>(position % p.step);
   const bool ends = place + 1 == p.step;
-  // What the slab has of G: where all tokens of the step are held back, nothing.
+  // The slab has a part of G unless all tokens of the step are held back.
   constexpr int kBias = 1;
   const bool has_sums = count < place;
   const float* const sums = has_sums ? tensors.Start(p.momenta, 0, fresh) : nullptr;

@@ -1,4 +1,4 @@
-// What one warp does with the outputs of a network that holds steps back: four of them in each
+// One warp's work on the outputs of a network that holds steps back: four of them in each
 // lane, as far as they go.
 #pragma once
 

@@ -36,7 +36,7 @@ class HeldBarriers {
     FenceBulkBarriers();
   }
   __device__ uint64_t* Pair(int pair) const { return first_ + pair; }
-  // What a head reads beside its matrices.
+  // Vectors and numbers that a head reads beside its matrices.
   __device__ uint64_t* Inputs(int turn) const { return first_ + kPairs + turn; }
   // Parts of the network's outputs for k, 0, and q, 1.
   __device__ uint64_t* Outputs(int which, int turn) const {

@@ -13,7 +13,7 @@ struct Matrices {
   const float *weights, *momenta;
   bool zeros;
 };
-// What has become of them since: kept W + moved S, and slowed S.
+// Factors of W and S since the last fold: kept W + moved S, and slowed S.
 struct Factors {
   float kept, moved, slowed;
 };
@@ -98,7 +98,7 @@ struct StepVectors {
 
   __device__ const float* operator[](int i) const { return i < count ? held + i * between : own; }
 };
-// What weights and momenta take of steps' products, before the token and after it. It has no part
+// Factors of steps' products in weights and momenta, before the token and after it. It has no part
 // in those before.
 struct StepFactors {
   const float *g, *s;

@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const float* const momenta = has_momentum ? tensors.Start(p.momenta, kGain, first) : nullptr;
     gain_momenta[i] = momenta == nullptr ? 0.0f : momenta[i];
   }
-  // Of two products, what other steps of these memories held back.
+  // Memories of two products may have steps that others held back.
   float* numbers = nullptr;
   if constexpr (kDepth > 1) {
     if (p.held.capacity > 0) {

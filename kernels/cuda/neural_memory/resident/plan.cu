@@ -351,7 +351,7 @@ void LaunchLonger(Device& device, const NeuralMemoryArgs& args) {
 bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
   const NeuralMemoryArgs& memory = args.memory;
   if (!TakesManySteps(memory)) return false;
-  // Of single tokens, mostly one of as many as a step has ends one. Beside a few longer segments
+  // One of `step` single tokens ends a step, mostly. Beside a few longer segments
   // they are still most of the work.
   const bool single = memory.segments.longest == 1;
   const bool mostly_single = single || memory.q.shape[0] <= 2 * int64_t{memory.segments.count};

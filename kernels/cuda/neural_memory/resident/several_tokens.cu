@@ -467,7 +467,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// Of SegmentsLeft(), in shared memory: places, and counts of warps.
+// Shared memory of SegmentsLeft(): places, and counts of warps.
 constexpr int kLeftBytes = (kThreads + 2 * kWarps) * static_cast<int>(sizeof(uint16_t));
 
 template <int kDepth>

@@ -1,4 +1,4 @@
-// What one warp has of the tiles that tokens under an anchor are multiplied in, and where a block
+// The tiles that tokens under an anchor are multiplied in: a warp's part, and where a block
 // keeps them.
 #pragma once
 
