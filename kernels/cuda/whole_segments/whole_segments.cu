@@ -80,6 +80,9 @@ __device__ inline float WarpMax(float x) {
   return x;
 }
 
+// Numbers of a query in shared memory: whole reads of four.
+__host__ __device__ constexpr int QueryPitch(int dim) { return (dim + 3) / 4 * 4; }
+
 // A warp for each head of each token: a lane has a key at a time, then each lane has some channels
 // of the values. Shared memory: a query and a sum for each warp.
 __global__ void __launch_bounds__(kThreads)
@@ -100,8 +103,8 @@ __global__ void __launch_bounds__(kThreads)
   if (p.slots[row] < 0) return;
   const int64_t pitch = int64_t{p.heads} * p.dim;
   const int64_t begin = p.offsets[row] * pitch + head * p.dim;
-  float* const q = shared + warp * 2 * p.dim;
-  float* const sums = q + p.dim;
+  float* const q = shared + warp * 2 * QueryPitch(p.dim);
+  float* const sums = q + QueryPitch(p.dim);
   for (int i = lane; i < p.dim; i += kWarp) {
     q[i] = p.scale * p.q[query * p.dim + i];
     sums[i] = 0;
@@ -171,7 +174,8 @@ void SegmentAttention(Device& device, const SegmentAttentionArgs& args) {
                                     .queries = queries,
                                     .scale = args.scale,
                                     .out = args.out.as<float>()};
-  const int64_t shared_bytes = int64_t{kWarps} * 2 * shape[2] * int64_t{sizeof(float)};
+  const int64_t shared_bytes =
+      int64_t{kWarps} * 2 * QueryPitch(problem.dim) * int64_t{sizeof(float)};
   LaunchOverlapping(device, "SegmentAttention", AttentionKernel,
                     static_cast<int>((queries + kWarps - 1) / kWarps), kThreads, shared_bytes, 1,
                     problem);
