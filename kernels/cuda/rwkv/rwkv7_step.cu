@@ -34,6 +34,98 @@ struct StepProblem {
   float eps;
 };
 
+// A lane's part of what the gates of a head are made from, and of the gates.
+template <int kDim>
+struct HeadGates {
+  static constexpr int kSize = matrix_memory::Lane<kDim>::kSize;
+
+  __device__ void LoadWeights(const StepProblem& p, int channels) {
+    matrix_memory::LoadRow<kDim>(p.decay_bias + channels, decay_bias);
+    matrix_memory::LoadRow<kDim>(p.rate_bias + channels, rate_bias);
+    matrix_memory::LoadRow<kDim>(p.k_k + channels, k_k);
+    matrix_memory::LoadRow<kDim>(p.k_a + channels, k_a);
+  }
+  __device__ void LoadToken(const StepProblem& p, int64_t at) {
+    matrix_memory::LoadRow<kDim>(p.memory.k.data + at, k);
+    matrix_memory::LoadRow<kDim>(p.memory.q.data + at, q);
+    matrix_memory::LoadRow<kDim>(p.decay + at, decay);
+    matrix_memory::LoadRow<kDim>(p.rate + at, rate);
+  }
+  // After these k is the key that is written, and `decay` the log decay. By a whole warp.
+  __device__ void Make(const StepProblem& p) {
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      const float z = k[i] * k_k[i];
+      squares += z * z;
+    }
+    const float norm = KeyNorm(WarpSum(squares), p.key_eps, p.key_least);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      const Gates gates =
+          GatesOf(decay[i] + decay_bias[i], rate[i] + rate_bias[i], k[i], k_k[i], k_a[i], norm);
+      decay[i] = gates.log_decay;
+      c[i] = gates.c;
+      e[i] = gates.e;
+      k[i] = gates.k;
+    }
+  }
+
+  float k[kSize], q[kSize], decay[kSize], c[kSize], e[kSize];
+  float rate[kSize], decay_bias[kSize], rate_bias[kSize], k_k[kSize], k_a[kSize];
+};
+
+// A lane's part of what a head's reads are normed and gated by.
+template <int kDim>
+struct HeadOutput {
+  static constexpr int kSize = matrix_memory::Lane<kDim>::kSize;
+  static_assert(matrix_memory::Lane<kDim>::kChunks == 1);
+
+  __device__ void LoadWeights(const StepProblem& p, int channels) {
+    matrix_memory::LoadRow<kDim>(p.weight + channels, weight);
+    matrix_memory::LoadRow<kDim>(p.bias + channels, bias);
+    matrix_memory::LoadRow<kDim>(p.r_k + channels, r_k);
+  }
+  __device__ void LoadToken(const StepProblem& p, int64_t at) {
+    matrix_memory::LoadRow<kDim>(p.gate + at, gate);
+  }
+  __device__ float Bonus(const HeadGates<kDim>& of) const {
+    float bonus = 0;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) bonus += of.q[i] * of.k[i] * r_k[i];
+    return WarpSum(bonus);
+  }
+  // By a whole warp; `y` is the head's.
+  template <typename Y>
+  __device__ void Write(float eps, float bonus, const float* reads, const float* values,
+                        Y* y) const {
+    float x[kSize], v[kSize], sum = 0, deviations = 0;
+    matrix_memory::LoadRow<kDim>(reads, x);
+    matrix_memory::LoadRow<kDim>(values, v);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) sum += x[i];
+    const float mean = WarpSum(sum) / kDim;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) deviations += (x[i] - mean) * (x[i] - mean);
+    const float factor = 1.0f / sqrtf(WarpSum(deviations) / kDim + eps);
+    const int first = static_cast<int>(threadIdx.x) % kWarp * kSize;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      const float normed = (x[i] - mean) * factor * weight[i] + bias[i];
+      y[first + i] = FromFloat<Y>((normed + bonus * v[i]) * gate[i]);
+    }
+  }
+
+  float weight[kSize], bias[kSize], r_k[kSize], gate[kSize];
+};
+
+// This token's value of a channel, with the first layer's part.
+__device__ inline float ValueOf(const StepProblem& p, int64_t at, int channels, int i) {
+  const float v = p.memory.v.data[at + i];
+  if (p.first == nullptr) return v;
+  return MixValue(v, p.first[at + i], p.residual[at + i], p.residual_bias[channels + i]);
+}
+
 template <typename T, int kDim, typename Y>
 __global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 1)
     StepKernel(const __grid_constant__ StepProblem p, Y* y) {
@@ -49,83 +141,36 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 1)
   }
   // Past the cache of the multiprocessor, as in rules/rows.cuh.
   rules::WarpRows<T, kDim, kRows, matrix_memory::Cache::kGlobal> rows(p.memory, piece);
-  const auto load = [](const float* from, float(&to)[kSize]) {
-    matrix_memory::LoadRow<kDim>(from, to);
-  };
   const int64_t at = (int64_t{piece.first} * p.memory.heads + piece.head) * kDim;
-  const int channels = piece.head * kDim, lane = threadIdx.x % kWarp;
+  const int channels = piece.head * kDim;
   const bool finishes = threadIdx.x < kWarp;
 
-  Token token;
-  float decay[kSize], rate[kSize], decay_bias[kSize], rate_bias[kSize], k_k[kSize], k_a[kSize];
-  load(p.decay_bias + channels, decay_bias);
-  load(p.rate_bias + channels, rate_bias);
-  load(p.k_k + channels, k_k);
-  load(p.k_a + channels, k_a);
-  float weight[kSize], bias[kSize], r_k[kSize], gate[kSize];
-  if (finishes) {
-    load(p.weight + channels, weight);
-    load(p.bias + channels, bias);
-    load(p.r_k + channels, r_k);
-  }
+  HeadGates<kDim> gates;
+  HeadOutput<kDim> output;
+  gates.LoadWeights(p, channels);
+  if (finishes) output.LoadWeights(p, channels);
   if (p.memory.early) WaitForPreviousKernel();
-  load(p.memory.k.data + at, token.k);
-  load(p.memory.q.data + at, token.q);
-  load(p.decay + at, decay);
-  load(p.rate + at, rate);
-  float v = p.memory.v.data[at + rows.row];
-  if (p.first != nullptr) {
-    v = MixValue(v, p.first[at + rows.row], p.residual[at + rows.row],
-                 p.residual_bias[channels + rows.row]);
-  }
-  if (finishes) load(p.gate + at, gate);
+  gates.LoadToken(p, at);
+  const float v = ValueOf(p, at, channels, rows.row);
+  if (finishes) output.LoadToken(p, at);
 
-  float squares = 0;
+  gates.Make(p);
+  Token token;
 #pragma unroll
   for (int i = 0; i < kSize; ++i) {
-    const float z = token.k[i] * k_k[i];
-    squares += z * z;
-  }
-  const float norm = KeyNorm(WarpSum(squares), p.key_eps, p.key_least);
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) {
-    const Gates gates =
-        GatesOf(decay[i] + decay_bias[i], rate[i] + rate_bias[i], token.k[i], k_k[i], k_a[i], norm);
-    token.decays[i] = gates.log_decay;
-    token.c[i] = gates.c;
-    token.e[i] = gates.e;
-    token.k[i] = gates.k;
+    token.k[i] = gates.k[i];
+    token.q[i] = gates.q[i];
+    token.decays[i] = gates.decay[i];
+    token.c[i] = gates.c[i];
+    token.e[i] = gates.e[i];
   }
   token.v = v;
   token.Finish();
   const float read = p.memory.scale * rules::TakeToken(token, rows.s);
   rows.Store();
-  if (lane < kRows) reads[rows.row] = read, values[rows.row] = v;
+  if (threadIdx.x % kWarp < kRows) reads[rows.row] = read, values[rows.row] = v;
   __syncthreads();
-  if (!finishes) return;
-
-  float x[kSize], own_values[kSize];
-  load(reads, x);
-  load(values, own_values);
-  float bonus = 0, sum = 0;
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) {
-    bonus += token.q[i] * token.k[i] * r_k[i];
-    sum += x[i];
-  }
-  bonus = WarpSum(bonus);
-  const float mean = WarpSum(sum) / kDim;
-  float deviations = 0;
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) deviations += (x[i] - mean) * (x[i] - mean);
-  const float factor = 1.0f / sqrtf(WarpSum(deviations) / kDim + p.eps);
-  using Lane = matrix_memory::Lane<kDim>;
-  static_assert(Lane::kChunks == 1);
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) {
-    const float normed = (x[i] - mean) * factor * weight[i] + bias[i];
-    y[at + lane * Lane::kWidth + i] = FromFloat<Y>((normed + bonus * own_values[i]) * gate[i]);
-  }
+  if (finishes) output.Write(p.eps, output.Bonus(gates), reads, values, y + at);
 }
 
 // Heads of 64, rows in pairs (rules/pairs.cuh): the block's first warp makes the gates and the
@@ -148,64 +193,32 @@ __global__ void __launch_bounds__(Shape::kWarps* kWarp, Shape::kMultiprocessorBl
   }
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   Rows rows(p.memory, piece, warp * Rows::kAllRows, copies[warp]);
-  const auto load = [](const float* from, float(&to)[kSize]) {
-    matrix_memory::LoadRow<kDim>(from, to);
-  };
-  const auto save = [lane](const float(&from)[kSize], float* to) {
-    reinterpret_cast<float2*>(to)[lane] = {from[0], from[1]};
-  };
   const int64_t at = (int64_t{piece.first} * p.memory.heads + piece.head) * kDim;
   const int channels = piece.head * kDim;
-  float weight[kSize], bias[kSize], gate[kSize], bonus = 0;  // of the first warp
+  HeadOutput<kDim> output;  // of the first warp, as the bonus
+  float bonus = 0;
   if (warp == 0) {
-    float own_k[kSize], own_q[kSize], decay[kSize], rate[kSize];
-    float decay_bias[kSize], rate_bias[kSize], k_k[kSize], k_a[kSize], r_k[kSize];
-    load(p.decay_bias + channels, decay_bias);
-    load(p.rate_bias + channels, rate_bias);
-    load(p.k_k + channels, k_k);
-    load(p.k_a + channels, k_a);
-    load(p.r_k + channels, r_k);
-    load(p.weight + channels, weight);
-    load(p.bias + channels, bias);
+    HeadGates<kDim> gates;
+    gates.LoadWeights(p, channels);
+    output.LoadWeights(p, channels);
     if (p.memory.early) WaitForPreviousKernel();
-    load(p.memory.k.data + at, own_k);
-    load(p.memory.q.data + at, own_q);
-    load(p.decay + at, decay);
-    load(p.rate + at, rate);
-    load(p.gate + at, gate);
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) {
-      const float z = own_k[i] * k_k[i];
-      squares += z * z;
-    }
-    const float norm = KeyNorm(WarpSum(squares), p.key_eps, p.key_least);
-    float own_c[kSize], own_e[kSize];
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) {
-      const Gates gates =
-          GatesOf(decay[i] + decay_bias[i], rate[i] + rate_bias[i], own_k[i], k_k[i], k_a[i], norm);
-      decay[i] = gates.log_decay;
-      own_c[i] = gates.c;
-      own_e[i] = gates.e;
-      own_k[i] = gates.k;
-      bonus += own_q[i] * own_k[i] * r_k[i];
-    }
-    save(own_k, k);
-    save(own_q, q);
-    save(decay, decays);
-    save(own_c, c);
-    save(own_e, e);
-    bonus = WarpSum(bonus);
+    gates.LoadToken(p, at);
+    output.LoadToken(p, at);
+    gates.Make(p);
+    const auto save = [lane](const float(&from)[kSize], float* to) {
+      reinterpret_cast<float2*>(to)[lane] = {from[0], from[1]};
+    };
+    save(gates.k, k);
+    save(gates.q, q);
+    save(gates.decay, decays);
+    save(gates.c, c);
+    save(gates.e, e);
+    bonus = output.Bonus(gates);
   } else {
     if (p.memory.early) WaitForPreviousKernel();
     for (int i = static_cast<int>(threadIdx.x) - kWarp; i < kDim;
          i += (Shape::kWarps - 1) * kWarp) {
-      float v = p.memory.v.data[at + i];
-      if (p.first != nullptr) {
-        v = MixValue(v, p.first[at + i], p.residual[at + i], p.residual_bias[channels + i]);
-      }
-      values[i] = v;
+      values[i] = ValueOf(p, at, channels, i);
     }
   }
   __syncthreads();
@@ -222,21 +235,7 @@ __global__ void __launch_bounds__(Shape::kWarps* kWarp, Shape::kMultiprocessorBl
     if (Rows::Finishes()) reads[row] = read;
   });
   __syncthreads();
-  if (warp > 0) return;
-
-  float x[kSize], own_values[kSize];
-  load(reads, x);
-  load(values, own_values);
-  const float mean = WarpSum(x[0] + x[1]) / kDim;
-  float deviations = 0;
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) deviations += (x[i] - mean) * (x[i] - mean);
-  const float factor = 1.0f / sqrtf(WarpSum(deviations) / kDim + p.eps);
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) {
-    const float normed = (x[i] - mean) * factor * weight[i] + bias[i];
-    y[at + lane * kSize + i] = FromFloat<Y>((normed + bonus * own_values[i]) * gate[i]);
-  }
+  if (warp == 0) output.Write(p.eps, bonus, reads, values, y + at);
 }
 
 }  // namespace
