@@ -253,11 +253,32 @@ TEST_P(LinearTest, WideOutputsStayWithinTheirBounds) {
   const std::unique_ptr<Backend> backend = GetParam().Make(2, DType::kBF16);
   constexpr int kInFeatures = 264;
   uint64_t seed = 280;
-  for (const auto& [rows, out_features] : {std::pair{100, 1540}, {200, 2564}}) {
+  for (const auto& [rows, out_features] :
+       {std::pair{100, 1540}, {129, 1028}, {200, 2564}, {257, 130}, {320, 324}}) {
     const LinearProblem p(++seed, rows, kInFeatures, out_features, DType::kBF16);
     EXPECT_THAT(p.Run(*backend),
                 IsWithin(p.Bound(RelativeBound(DType::kBF16, kInFeatures)), p.Run(*reference_)))
         << "seed " << seed << ", " << rows << " rows, " << out_features << " outputs";
+  }
+}
+
+// Of as many rows, what is added to what is there: short sums, and long ones, which may be taken in
+// parts.
+TEST_P(LinearTest, RowsOfAStepAddWithinTheirBounds) {
+  const std::unique_ptr<Backend> backend = GetParam().Make(2, DType::kBF16);
+  uint64_t seed = 290;
+  for (const int rows : {129, 192, 256, 320}) {
+    for (const auto& [in_features, out_features] : {std::pair{72, 192}, {2752, 64}}) {
+      const LinearProblem p(++seed, rows, in_features, out_features, DType::kBF16);
+      const std::vector<double> want = p.Run(*reference_, true);
+      std::vector<double> bound = p.Bound(RelativeBound(DType::kBF16, in_features));
+      // One more rounding, of the final sum.
+      for (size_t i = 0; i < bound.size(); ++i) {
+        bound[i] += 2 * kUnitF32 * (std::abs(want[i]) + std::abs(p.y[i]));
+      }
+      EXPECT_THAT(p.Run(*backend, true), IsWithin(bound, want))
+          << "seed " << seed << ", " << rows << " rows of " << in_features;
+    }
   }
 }
 
@@ -547,7 +568,7 @@ TEST_P(LinearTest, ActivatedProductsAreProductsAndActivations) {
   RecurrentSteps* const steps = RecurrentStepsOf(backend->kernels());
   if (steps == nullptr) GTEST_SKIP() << "the backend fuses no such products";
   uint64_t seed = 800;
-  for (const int rows : {3, 30, 60, 200}) {
+  for (const int rows : {3, 30, 60, 129, 200, 256, 320}) {
     Workbench bench(*backend);
     std::vector<LinearProblem> problems;
     std::vector<PackedMatrix> weights;
