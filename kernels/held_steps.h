@@ -98,7 +98,7 @@ struct HeldMemoryArgs {
 struct SettleNetworkArgs {
   TensorView slots;  // [n] i32, < 0: padding
   int heads = 0, dim = 0, hidden = 0;
-  // As in NeuralMemoryArgs; gradients of memories that are read ahead, which have the others not.
+  // As in NeuralMemoryArgs. A memory that is read ahead has gradients, others have the other two.
   MemoryCopy weights, momenta, gradients;
   HeldSteps held;
 };

@@ -66,8 +66,8 @@ if [[ -n $sanitize ]]; then
   if [[ $sanitize == racecheck ]]; then
     # Kernels in which warps hand shared memory over in ways that racecheck reports where they are right, too, as
     # racecheck_probe.cu shows: rings of bulk copies in LayersKernel (decode/stack/kernel.cuh), StreamKernel
-    # (matrix_memory/persistent/stream.cuh) and RingKernel (matrix_memory/held/ring.cuh), of which a lane arrives for its
-    # warp; in HeldStepsKernel (neural_memory/resident/held.cu), which has one too, bar.sync behind bar.arrive.
+    # (matrix_memory/persistent/stream.cuh) and RingKernel (matrix_memory/held/ring.cuh), at whose barriers a lane arrives
+    # for its warp; HeldStepsKernel (neural_memory/resident/held.cu) also has a bar.sync behind other warps' bar.arrive.
     # Races in all else that they share go unseen with them. Version 2026.4 also reports WeighChoice's reads in
     # LayersKernel against the next layer's Choose, between which lie barriers of all the warps that do either.
     left_out_kernels=(LayersKernel StreamKernel RingKernel HeldStepsKernel)

@@ -300,6 +300,7 @@ class CudaKernels final : public Kernels,
 
   bool NormAndRoute(const RmsNormArgs& norm, const PackedMatrix& router,
                     const RouteTopKArgs& route) override {
+    Check(norm, router, route, kTypes);
     return decode::batch::NormAndRoute(device_, norm, router, route);
   }
   bool SwiGluProduct(const SwiGluProductArgs& args) override {
@@ -319,6 +320,7 @@ class CudaKernels final : public Kernels,
     return rwkv::Rwkv7LayerStep(device_, args);
   }
   bool NormAndShift(const LayerNormArgs& norm, const TokenShiftArgs& shift) override {
+    Check(norm, shift, kTypes);
     return rwkv::NormAndShift(device_, norm, shift);
   }
   bool Mamba2Step(const Mamba2StepArgs& args) override {
@@ -334,6 +336,7 @@ class CudaKernels final : public Kernels,
     return scan::Mamba2Output(device_, args);
   }
   bool MixAndNorm(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm) override {
+    Check(mix, norm, kTypes);
     return routing::MixAndNorm(device_, mix, norm);
   }
   bool DeltaMemoryPass(const DeltaMemoryPassArgs& args) override {
@@ -353,9 +356,11 @@ class CudaKernels final : public Kernels,
     return neural_memory::NeuralMemoryOutput(device_, args);
   }
   bool DeltaMixerStep(const DeltaMixerStepArgs& args) override {
+    Check(args, kTypes);
     return decode::batch::DeltaMixerStep(device_, args);
   }
   bool FeedForwardStep(const FeedForwardStepArgs& args) override {
+    Check(args, kTypes);
     return decode::batch::FeedForwardStep(device_, args);
   }
   bool NormedProductsStep(const NormedProductsStepArgs& args) override {

@@ -6,6 +6,7 @@
 
 #include <span>
 
+#include "kernels/decode_step.h"
 #include "kernels/held_steps.h"
 #include "kernels/kernels.h"
 #include "kernels/layer_norm_step.h"
@@ -94,6 +95,12 @@ void Check(const EngramReadStepArgs& args, ActivationTypes types);
 
 // Operations that stand for several (checks/fused.cc): each part as by itself, and that a part
 // is fed what the one ahead of it leaves.
+void Check(const DeltaMixerStepArgs& args, ActivationTypes types);
+void Check(const FeedForwardStepArgs& args, ActivationTypes types);
+void Check(const RmsNormArgs& norm, const PackedMatrix& router, RouteTopKArgs route,
+           ActivationTypes types);
+void Check(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm, ActivationTypes types);
+void Check(LayerNormArgs norm, const TokenShiftArgs& shift, ActivationTypes types);
 void Check(const SwiGluProductArgs& args, ActivationTypes types);
 void Check(const ActivatedProduct& args, ActivationTypes types);
 void Check(const MemoryStream& stream, ActivationTypes types);

@@ -49,6 +49,64 @@ TEST(FusedChecksDeathTest, Products) {
   EXPECT_DEATH(Check(product, kTypes), "an activation of what is added up");
 }
 
+TEST(FusedChecksDeathTest, Steps) {
+  const PackedMatrix in = {memory, DType::kF32, 6, 4}, out = {memory, DType::kF32, 4, 6};
+  GatedFeedForward network = {.norm = View({4}), .gate = in, .up = in, .down = out};
+  const FeedForwardStepArgs feed = {.network = network, .hidden = View({2, 4})};
+  Check(feed, kTypes);
+  network.up = out;
+  EXPECT_DEATH(Check(feed, kTypes), "gate or up is 4 x 6, expected 6 x 4");
+  network.up = in;
+  network.down = in;
+  EXPECT_DEATH(Check(feed, kTypes), "down is 6 x 4, expected 4 x 6");
+
+  DeltaMixer mixer = {.norm = View({4}), .memories = 3, .top_k = 2, .q_proj = in, .out_proj = out};
+  DeltaMixerStepArgs step = {
+      .mixer = mixer,
+      .hidden = View({2, 4}),
+      .slots = View({2}, DType::kI32),
+      .choice = {.indices = View({2, 2}, DType::kI32), .weights = View({2, 2})}};
+  Check(step, kTypes);
+  step.choice.indices = View({2, 3}, DType::kI32);
+  EXPECT_DEATH(Check(step, kTypes), "choice.indices has shape \\[2, 3\\], expected \\[2, 2\\]");
+  mixer.memories = 0;
+  Check(step, kTypes);
+  mixer.out_proj = in;
+  EXPECT_DEATH(Check(step, kTypes), "a mixer from 4 to 6 features, beside a norm of 4");
+}
+
+TEST(FusedChecksDeathTest, PairsOfOperations) {
+  const RmsNormArgs norm = {.x = View({2, 4}), .weight = View({4}), .y = View({2, 4})};
+  const RouteTopKArgs route = {.indices = View({2, 2}, DType::kI32), .weights = View({2, 2})};
+  PackedMatrix router = {memory, DType::kF32, 3, 4};
+  Check(norm, router, route, kTypes);
+  router.out_features = 1;
+  EXPECT_DEATH(Check(norm, router, route, kTypes), "top_k 2 of 1");
+  router.in_features = 5;
+  EXPECT_DEATH(Check(norm, router, route, kTypes), "features of a router");
+
+  const MixMemoriesArgs mix = {.x = View({6, 4}),
+                               .token_entries = View({2, 3}, DType::kI32),
+                               .weights = View({2, 2}),
+                               .y = View({2, 4}, DType::kF32, 64)};
+  GatedRmsNormArgs gated = {
+      .x = View({2, 1, 4}, DType::kF32, 64), .weight = View({4}), .y = View({2, 1, 4})};
+  Check(mix, gated, kTypes);
+  gated.x = View({2, 1, 4});
+  EXPECT_DEATH(Check(mix, gated, kTypes), "norm.x is not what the part ahead of it leaves");
+
+  LayerNormArgs layer = {.x = View({1, 4}), .weight = View({4}), .y = View({1, 4}, DType::kF32, 8)};
+  const TokenShiftArgs shift = {.x = View({1, 4}, DType::kF32, 8),
+                                .mix = View({2, 4}),
+                                .segments = OneToken(),
+                                .y = View({2, 1, 4})};
+  Check(layer, shift, kTypes);
+  layer.y.data = nullptr;
+  Check(layer, shift, kTypes);
+  layer.y = View({1, 4});
+  EXPECT_DEATH(Check(layer, shift, kTypes), "shift.x is not what the part ahead of it leaves");
+}
+
 TEST(FusedChecksDeathTest, Streams) {
   MemoryStream stream;
   EXPECT_DEATH(Check(stream, kTypes), "a stream without parts");

@@ -522,7 +522,7 @@ TEST_P(KnownAnswersTest, MixMemories) {
 }
 
 // One memory that every token goes to, none shared: routing, dispatch and mixing must vanish
-// (mom.md's E = R = 1, which is a Gated DeltaNet layer).
+// (one memory, one choice: a Gated DeltaNet layer).
 TEST_P(KnownAnswersTest, OneMemoryAndNoChoiceIsAPlainDeltaRule) {
   const DeltaProblem p(6, {1, 1, 20, 24}, {{5, 2, 0, true}, {0, 1, 0, false}, {3, 0, 0, true}}, 1,
                        /*slots=*/3, /*memories=*/1);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/read_output.cuh"
+#include "kernels/cuda/common/row_at.cuh"
 #include "kernels/kernels.h"
 
 namespace mneme::cuda::attention {
@@ -65,12 +66,7 @@ bool TakesTensorCores(const Device& device, const Problem& problem, const Attent
 
 // The last row that begins at `token` or before it.
 __device__ inline int RowOf(const Problem& p, int token) {
-  int low = 0, high = p.rows;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (p.row_offsets[middle] <= token ? low : high) = middle;
-  }
-  return low;
+  return RowAt(p.row_offsets, p.rows, token);
 }
 
 constexpr int kMostSplits = 64;  // that share a token's positions

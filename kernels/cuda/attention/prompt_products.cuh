@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/prompt_tiles.cuh"
+#include "kernels/cuda/common/exponentials.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 
 namespace mneme::cuda::attention {
@@ -21,13 +22,6 @@ struct Shape {
 
 // A number that is the same in all lanes, so that the compiler knows.
 __device__ inline int Uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
-
-// Zero below the smallest normal number.
-__device__ inline float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // Each of the warpgroups that multiply waits for its turn, and gives the other one its.
 __device__ inline void AwaitTurn(int multiplier) {

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/exponentials.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/dense/dense.h"
 
@@ -12,14 +13,6 @@ namespace mneme::cuda::dense {
 namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
-
-__device__ inline float WarpMax(float x) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, offset));
-  }
-  return x;
-}
 
 // The row of this warp, or `rows` or more.
 __device__ inline int64_t OwnRow() { return int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/row_at.cuh"
 #include "kernels/cuda/common/team.cuh"
 #include "kernels/cuda/engrams/attention.cuh"
 #include "kernels/cuda/engrams/engrams.h"
@@ -229,15 +230,6 @@ __global__ void __launch_bounds__(kThreads) AttendRows(const __grid_constant__ A
   }
 }
 
-__device__ int RowOf(const AttendProblem& p, int token) {
-  int low = 0, high = p.rows;  // the last row that begins at `token` or before it
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (p.row_offsets[middle] <= token ? low : high) = middle;
-  }
-  return low;
-}
-
 // A block takes a head and some tokens, of whatever rows.
 template <typename T, int kPiece>
 __global__ void __launch_bounds__(kThreads) AttendTokens(const __grid_constant__ AttendProblem p) {
@@ -248,7 +240,8 @@ __global__ void __launch_bounds__(kThreads) AttendTokens(const __grid_constant__
   const int head = blockIdx.x % p.heads, begin = blockIdx.x / p.heads * kTokensOfBlock;
   const int end = min(begin + kTokensOfBlock, p.tokens);
   Attention<T, kPiece> attention(p, alone, head, shared);
-  for (int row = RowOf(p, begin); row < p.rows && p.row_offsets[row] < end; ++row) {
+  for (int row = RowAt(p.row_offsets, p.rows, begin); row < p.rows && p.row_offsets[row] < end;
+       ++row) {
     const int slot = p.slots[row];
     if (slot < 0) continue;
     const int count = SeenBy(p, row), last = min(end, p.row_offsets[row + 1]);

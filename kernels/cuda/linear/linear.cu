@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/decode/batch/batch.h"
 #include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/linear/batch.h"
 #include "kernels/cuda/linear/few_rows.h"
@@ -21,9 +22,8 @@ namespace {
 // Numbers of entries a group. Up to the first, plain fp32 keeps up with the weights as they come
 // from memory, whatever it is told to compute in; up to the second it beats tiles.
 constexpr int64_t kFewRows = 2;
-// Up to so many rows of matrices that are not large, one launch for all products of a call beats
-// one by cuBLAS for each: those of 256 sessions, and a few that a network inserts between them.
-constexpr int64_t kStepRows = 320;
+// Up to decode::batch::kStepRows rows of matrices that are not large, one launch for all products
+// of a call beats one by cuBLAS for each.
 constexpr int64_t kStepRowsOfSmall = 1024;
 constexpr int64_t kSmall = int64_t{128} << 10;  // weights
 constexpr int64_t kFewRowsExact = 8;
@@ -82,7 +82,8 @@ int64_t Elements(const PackedMatrix& weights) {
 bool IsStep(const Device& device, std::span<const PackedMatrix> weights, int64_t rows) {
   const int64_t elements = Elements(weights[0]);
   if (rows <= kFewRows || (elements >= kLarge && rows >= kBlasRowsOfLarge)) return false;
-  if (rows > kStepRows && (elements > kSmall || rows > kStepRowsOfSmall)) return false;
+  if (rows > decode::batch::kStepRows && (elements > kSmall || rows > kStepRowsOfSmall))
+    return false;
   return device.compute_dtype() == DType::kBF16 && TakesStep(device, weights, rows);
 }
 bool IsStep(const Device& device, const LinearArgs& args, std::span<const LinearArgs> call) {

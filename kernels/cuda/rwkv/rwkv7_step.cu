@@ -51,7 +51,7 @@ struct HeadGates {
     matrix_memory::LoadRow<kDim>(p.decay + at, decay);
     matrix_memory::LoadRow<kDim>(p.rate + at, rate);
   }
-  // After these k is the key that is written, and `decay` the log decay. By a whole warp.
+  // By a whole warp. From then on k is the key that is written, and `decay` the log decay.
   __device__ void Make(const StepProblem& p) {
     float squares = 0;
 #pragma unroll

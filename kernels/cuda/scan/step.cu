@@ -140,7 +140,11 @@ __global__ void __launch_bounds__(kThreads, kOnce ? kBlocksOnce : kBlocks)
     const int n = lane % kFewStates;
     if (slice == 3 && n < p.states) {
       const int64_t from = int64_t{segment.first} * p.states + n;
-      lane < kFewStates ? CopyAsync4(&stage.b[n], p.b + from) : CopyAsync4(&stage.c[n], p.c + from);
+      if (lane < kFewStates) {
+        CopyAsync4(&stage.b[n], p.b + from);
+      } else {
+        CopyAsync4(&stage.c[n], p.c + from);
+      }
     }
   };
   const auto take = [&](const Segment& segment, const Stage& stage) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/exponentials.cuh"
 #include "kernels/cuda/common/segments.cuh"
 
 namespace mneme::cuda::scan {
@@ -22,12 +23,6 @@ struct ScanParams {
   int channels, states, tiles;
 };
 
-// 2^x for x <= 0, zero for what f32 has no normal number for.
-__device__ inline float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 // log(1 + e^z) = max(z, 0) + log(1 + x), x = e^-|z|, which is 2 artanh(x / (2 + x)), by its series:
 // the argument is at most 1/3. Past 20 it is z to within f32.
 __device__ inline float Softplus(float z) {

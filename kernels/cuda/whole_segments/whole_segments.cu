@@ -4,7 +4,9 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/exponentials.cuh"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/row_at.cuh"
 #include "kernels/cuda/whole_segments/whole_segments.h"
 
 namespace mneme::cuda::whole_segments {
@@ -72,14 +74,6 @@ struct AttentionProblem {
   float* out;
 };
 
-__device__ inline float WarpMax(float x) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, offset));
-  }
-  return x;
-}
-
 // Numbers of a query in shared memory: whole reads of four.
 __host__ __device__ constexpr int QueryPitch(int dim) { return (dim + 3) / 4 * 4; }
 
@@ -95,11 +89,7 @@ __global__ void __launch_bounds__(kThreads)
   if (query >= p.queries) return;
   const int token = static_cast<int>(query / p.heads), head = static_cast<int>(query % p.heads);
   if (token >= p.offsets[p.rows]) return;
-  int row = 0, after = p.rows;  // offsets[row] <= token < offsets[after]
-  while (after - row > 1) {
-    const int middle = (row + after) / 2;
-    (p.offsets[middle] <= token ? row : after) = middle;
-  }
+  const int row = RowAt(p.offsets, p.rows, token);
   if (p.slots[row] < 0) return;
   const int64_t pitch = int64_t{p.heads} * p.dim;
   const int64_t begin = p.offsets[row] * pitch + head * p.dim;

@@ -28,6 +28,56 @@ void ExpectSlots(const TensorView& slots) { Expect(slots, DType::kI32, {slots.sh
 
 }  // namespace
 
+void Check(const DeltaMixerStepArgs& args, ActivationTypes types) {
+  const DeltaMixer& mixer = args.mixer;
+  const int64_t rows = args.hidden.shape[0], dim = mixer.norm.shape[0];
+  Expect(args.hidden, types, {rows, dim}, "hidden");
+  Expect(args.slots, DType::kI32, {rows}, "slots");
+  CHECK(mixer.q_proj.in_features == dim && mixer.out_proj.out_features == dim)
+      << "a mixer from " << mixer.q_proj.in_features << " to " << mixer.out_proj.out_features
+      << " features, beside a norm of " << dim;
+  if (mixer.memories == 0) return;
+  Expect(args.choice.indices, DType::kI32, {rows, mixer.top_k}, "choice.indices");
+  Expect(args.choice.weights, types, {rows, mixer.top_k}, "choice.weights");
+}
+
+void Check(const FeedForwardStepArgs& args, ActivationTypes types) {
+  const GatedFeedForward& network = args.network;
+  const int64_t dim = network.norm.shape[0], inner = network.gate.out_features;
+  Expect(args.hidden, types, {args.hidden.shape[0], dim}, "hidden");
+  for (const PackedMatrix* const in : {&network.gate, &network.up}) {
+    CHECK(in->in_features == dim && in->out_features == inner)
+        << "gate or up is " << in->out_features << " x " << in->in_features << ", expected "
+        << inner << " x " << dim;
+  }
+  CHECK(network.down.in_features == inner && network.down.out_features == dim)
+      << "down is " << network.down.out_features << " x " << network.down.in_features
+      << ", expected " << dim << " x " << inner;
+}
+
+// The logits are not the caller's.
+void Check(const RmsNormArgs& norm, const PackedMatrix& router, RouteTopKArgs route,
+           ActivationTypes types) {
+  Check(norm, types);
+  CHECK_EQ(router.in_features, norm.x.shape[1]) << "features of a router";
+  route.logits = {norm.x.data, types.act, {norm.x.shape[0], router.out_features}};
+  Check(route, types);
+}
+
+void Check(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm, ActivationTypes types) {
+  Check(mix, types);
+  Check(norm, types);
+  ExpectFed(norm.x, mix.y, "norm.x");
+}
+
+// What the norm gives may be left out where nobody else reads it.
+void Check(LayerNormArgs norm, const TokenShiftArgs& shift, ActivationTypes types) {
+  if (norm.y.data == nullptr) norm.y = shift.x;
+  Check(norm, types);
+  Check(shift, types);
+  ExpectFed(shift.x, norm.y, "shift.x");
+}
+
 void Check(const SwiGluProductArgs& args, ActivationTypes types) {
   const int64_t rows = args.x.shape[0], in = args.gate.in_features, dim = args.gate.out_features;
   CHECK(args.up.in_features == in && args.up.out_features == dim)

@@ -21,6 +21,9 @@ enum : int {
   kMaxManyMemories = 15,
   kMaxManyModelDim = 8192,
   kMaxRowGates = 32,
+  // Up to so many rows a step is one of decoding: 256 sessions, and a few tokens that a network
+  // inserts between theirs.
+  kStepRows = 320,
   // From here on the projections are in tiles of 144 rows, and the routes' kernel makes the gates
   // of the memory that all rows go to: together they have all blocks of 512 rows of mom-340m run at
   // a time. Fewer rows gain nothing by either.

@@ -25,7 +25,7 @@ namespace {
 constexpr int kStep = 64;  // features of a stage: 128 bytes of a row
 
 // Blocks of a cluster, at most. Where there is much to store, blocks are many without.
-constexpr int MaxCluster(ManyEpilogue epilogue) { return epilogue == ManyEpilogue::kStore ? 2 : 8; }
+constexpr int MaxCluster(ManyEpilogue epilogue) { return epilogue == ManyEpilogue::kStore ? 4 : 8; }
 
 // Entries kN, 64 output features of each of kGroups warpgroups.
 template <int kN, int kStages, ManyEpilogue kEpilogue, int kGroups>
@@ -39,7 +39,7 @@ struct ManyShape {
   // Sums that the cluster's blocks send each other come to lie behind the ring. More rows than this
   // gain nothing by it, and have less room. For a block with one tile of all rows: it is sent sums
   // once. Clusters are a power of two, so that shares of kN entries fill what is there at most.
-  static constexpr bool kSends = kN <= 16 && MaxCluster(kEpilogue) > 2;
+  static constexpr bool kSends = kN <= 16 && kEpilogue != ManyEpilogue::kStore;
   static constexpr int kSentBytes = kSends ? kN * kOutputs * 4 : 0;
   // A kilobyte to align the ring in.
   static constexpr int kSharedBytes = kRingBytes + kSentBytes + 1024;
@@ -333,9 +333,16 @@ void Launch(Device& device, ManyProducts& p) {
   const int steps = most_features / kStep;
   const int room = device.multiprocessors() * std::min(MinBlocks<kN, kEpilogue, kGroups>(),
                                                        (227 << 10) / (S::kSharedBytes + 2048));
-  constexpr int kMost = MaxCluster(kEpilogue);
+  // What is stored is in pairs of blocks, unless tiles are so few that a multiprocessor has one
+  // block.
+  const auto fits = [&](int blocks) {
+    return kEpilogue == ManyEpilogue::kStore && blocks > 2 ? device.multiprocessors() : room;
+  };
   int cluster = 1;
-  while (cluster < kMost && units * cluster * 2 <= room && steps >= 4 * cluster) cluster *= 2;
+  while (cluster < MaxCluster(kEpilogue) && units * cluster * 2 <= fits(cluster * 2) &&
+         steps >= 4 * cluster) {
+    cluster *= 2;
+  }
   LaunchOverlapping(device, "products of a decode step",
                     ManyProductsKernel<kN, kStages, kEpilogue, kGroups>, units * cluster,
                     S::kThreads, S::kSharedBytes, cluster, p, cluster);
@@ -367,9 +374,6 @@ bool RunAtOnce(const Device& device, const ManyProducts& p, int entries) {
   const int tiles = TilesOf(p, entries);
   return tiles > 0 && tiles <= device.multiprocessors();
 }
-
-// The most rows of a step in which rows decode.
-constexpr int kStepRows = 320;
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/exponentials.cuh"
 #include "kernels/cuda/matrix_memory/chunked/mma.cuh"
 #include "kernels/cuda/matrix_memory/chunked/plan.h"
 #include "kernels/cuda/matrix_memory/chunked/planning.cuh"
@@ -18,13 +19,6 @@ constexpr int kSubs = kChunk / kSub;
 constexpr int kSlice = 64;       // keys or values that a block looks at together
 constexpr int kSlicePitch = 68;  // floats between rows of a slice in shared memory
 constexpr float kLog2E = 1.4426950408889634f;
-
-// 2^x for x <= 0, zero for what f32 has no normal number for.
-__device__ inline float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // A log decay in units of log 2.
 __device__ inline float Log2Decay(float log_decay) {

@@ -168,7 +168,7 @@ void WithPairShape(Tile tile, const Launch& launch) {
       return launch(PairShape<8, 2>());
   }
 }
-// Whether the state is one of these rows, a multiple of 64 a head.
+// Whether the state has rows of 64 elements, and a multiple of 64 of them a head.
 inline bool GoesInPairs(const Problem& p, DType state_dtype) {
   return state_dtype != DType::kI8 && p.key_dim == kPairKeys && p.value_dim % kPairKeys == 0;
 }

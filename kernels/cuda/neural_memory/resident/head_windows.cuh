@@ -1,5 +1,5 @@
 // The phases, between barriers, of a head's tokens under an anchor: their gradients,
-// what queries read after each of them, and what is learned. anchored_windows.cu says what of.
+// what queries read after each of them, and what is learned: anchored_windows.cu has the equations.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class HeadWindows : public WindowTiles {
     }
     CommitCopies();
   }
-  // A lane's token's.
+  // Those of the token that a lane has.
   struct Gates {
     float rate = 0, momentum = 1, keep = 1;
   };
@@ -355,9 +355,8 @@ class HeadWindows : public WindowTiles {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int at = first + (own_column ^ turn) + 8 * half * w.pitch;
-        float2 *const to_w = reinterpret_cast<float2*>(w.at + at), *const to_s =
-                                                                       reinterpret_cast<float2*>(
-                                                                           s.at + at);
+        float2* const to_w = reinterpret_cast<float2*>(w.at + at);
+        float2* const to_s = reinterpret_cast<float2*>(s.at + at);
         const float2 old_w = *to_w, old_s = *to_s;
         const float(&of_w)[4] = sums[0][n], (&of_s)[4] = sums[1][n];
         *to_w = {fmaf(kept, old_w.x, fmaf(moved, old_s.x, of_w[2 * half])),

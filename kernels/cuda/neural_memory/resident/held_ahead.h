@@ -6,7 +6,7 @@
 
 namespace mneme::cuda::neural_memory::resident {
 
-// Whether memories that Launch() takes are such.
+// Whether LaunchHeldAhead() takes such memories.
 bool TakesHeldAhead(const HeldMemoryArgs& args);
 // Segments of one token; others are left alone. `momenta` of `p` are the gradients, and its
 // division is that of one block.

@@ -1,5 +1,5 @@
-// How what heads that hold steps back read comes to shared memory, by one warp of each block, while
-// the others are at work.
+// Copies to shared memory of what heads that hold steps back read: one warp of each block starts
+// them, while the others are at work.
 #pragma once
 
 #include <cstdint>

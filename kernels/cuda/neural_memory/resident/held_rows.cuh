@@ -7,8 +7,8 @@
 
 namespace mneme::cuda::neural_memory::resident {
 
-// A block's part of W and S, as they were written last. S may be zeros: then these are something
-// else of its shape.
+// A block's part of W and S, as they were written last. Where S is zeros, `momenta` is some other
+// matrix of its shape, which counts nothing.
 struct Matrices {
   const float *weights, *momenta;
   bool zeros;
@@ -98,8 +98,8 @@ struct StepVectors {
 
   __device__ const float* operator[](int i) const { return i < count ? held + i * between : own; }
 };
-// Factors of steps' products in weights and momenta, before the token and after it. It has no part
-// in those before.
+// Factors of steps' products in weights and momenta, before the token and after it. The token's own
+// product counts in those after it alone.
 struct StepFactors {
   const float *g, *s;
   StepGates gates;

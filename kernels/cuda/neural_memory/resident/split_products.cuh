@@ -84,7 +84,7 @@ __device__ inline void Multiply(int depth, const Left& left, const Right& right,
     }
   }
 }
-// sums += left right. Tensor cores round towards zero: what lasts is added to outside them.
+// sums += left right. Tensor cores round towards zero, so that sums which last are made outside.
 template <int kM, int kN, typename Left, typename Right>
 __device__ inline void AddProducts(int depth, const Left& left, const Right& right,
                                    float (&sums)[kM][kN][4]) {
