@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -345,6 +346,26 @@ TEST(MakeModelToolTest, EqualSeedsGiveEqualFilesThatLoad) {
                         folder.File("a"))
                 .code,
             0);
+}
+
+TEST(MakeModelToolTest, VocabularyAndDepthHaveTheNamesAndTokensOfTheShape) {
+  const TestFolder folder;
+  const auto config_of = [&](const std::string& arguments) {
+    const ToolOutcome made = RunTool(
+        "mneme-make-model", absl::StrCat(arguments, " --overwrite --out ", folder.File("m")));
+    EXPECT_EQ(made.code, 0) << arguments << "\n" << made.output;
+    return nlohmann::json::parse(folder.Read("m/config.json"));
+  };
+  const nlohmann::json deep = config_of("--shape titans-pytorch-tiny --layers 3 --vocab 1000");
+  EXPECT_EQ(deep["depth"], 3);
+  EXPECT_EQ(deep["num_tokens"], 1000);
+  EXPECT_EQ(deep["neural_memory_layers"], nlohmann::json({2}));
+  EXPECT_EQ(config_of("--shape titans-pytorch-tiny --layers 1")["neural_memory_layers"],
+            nlohmann::json::array());
+  const nlohmann::json small = config_of("--shape gpt2-124m --layers 1 --vocab 300");
+  EXPECT_EQ(small["n_layer"], 1);
+  EXPECT_EQ(small["bos_token_id"], 299);
+  EXPECT_EQ(small["eos_token_id"], 299);
 }
 
 TEST(MakeModelToolTest, WeightsWithoutConfigurationAreKept) {
