@@ -74,6 +74,27 @@ TEST_F(LogitsToolTest, ContinuesGreedily) {
   }
 }
 
+// However the tokens are cut, and behind the prompt as in it, the error is the server's.
+TEST_F(LogitsToolTest, AMemoryThatDivergedEndsIt) {
+  const TestFolder model;
+  ModelSpec spec = *SpecOfShape("titans-lmm-tiny");
+  spec.config["memory_theta_max"] = 1e6;
+  MakeFolder(spec, model);
+  const auto message_of = [&](const std::string& arguments) {
+    const ToolOutcome outcome =
+        RunTool("mneme-logits", absl::StrCat("--model ", model.path(), " --out ", folder_.File("o"),
+                                             " --tokens ", folder_.File(arguments)));
+    EXPECT_EQ(outcome.code, 1) << outcome.output;
+    return outcome.output;
+  };
+  const std::string message = message_of("ids.txt");
+  EXPECT_THAT(message, HasSubstr("the memory of layer 0 diverged at position "));
+  EXPECT_EQ(message_of("ids.txt --chunks 5,1 --batch 3"), message);
+  folder_.Write("one.txt", "7");
+  EXPECT_THAT(message_of("one.txt --greedy 30"), HasSubstr(" diverged at position "));
+  EXPECT_EQ(folder_.Read("o"), "");
+}
+
 // A model that classifies: a document's last text in the golden, which has one token; and what
 // such a model refuses.
 TEST(ClassLogitsToolTest, WritesTheLogitsOfSegments) {
