@@ -317,7 +317,7 @@ TEST_F(LogitsToolTest, TensorsThatAnIndexDoesNotNameAreListed) {
       "mneme-logits", absl::StrCat("--model ", model.path(), " --tokens ",
                                    folder_.File("ids16.txt"), " --out ", folder_.File("o")));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("model.safetensors.index.json: 1 tensors of the shards are "
+  EXPECT_THAT(outcome.output, HasSubstr("model.safetensors.index.json: 1 tensor of the shards is "
                                         "not in \"weight_map\", and read all the same: "
                                         "model.norm.weight"));
 }
