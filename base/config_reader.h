@@ -34,11 +34,13 @@ class ConfigReader {
 
   bool Has(const char* key) const { return Find(key) != nullptr; }
 
-  int Int(const char* key, int otherwise, int64_t low, int64_t high) {
+  // `or_else`: what is expected besides, behind the range.
+  int Int(const char* key, int otherwise, int64_t low, int64_t high,
+          absl::string_view or_else = "") {
     const nlohmann::json* value = Find(key);
     if (value == nullptr) return Keep(key, otherwise);
     if (!value->is_number_integer() || IsBelow(*value, low) || IsAbove(*value, high)) {
-      Invalid(key, *value, absl::StrCat("an integer from ", low, " to ", high));
+      Invalid(key, *value, absl::StrCat("an integer from ", low, " to ", high, or_else));
       return otherwise;
     }
     return Keep(key, static_cast<int>(value->get<int64_t>()));
@@ -51,7 +53,7 @@ class ConfigReader {
     }
     // A refused value is no number to go on with: as if it were null.
     const int refused = static_cast<int>(low) - 1;
-    const int value = Int(key, refused, low, high);
+    const int value = Int(key, refused, low, high, ", or null");
     return value == refused ? std::nullopt : std::optional<int>(value);
   }
 

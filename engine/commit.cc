@@ -299,12 +299,8 @@ void EngineLoop::FailForLogits(Generation& g, const Choice& choice) {
 // The memory's own training made it useless, which is the weights' doing, or the prompt's. Nothing
 // else holds any of it.
 void EngineLoop::FailForDivergence(Generation& g, const SurpriseCounter::Row::Divergence& where) {
-  FailSpoilt(
-      g, WithPosition(WithReason(absl::InternalError(absl::StrCat(
-                                     "the memory of layer ", where.layer, " diverged at position ",
-                                     where.position, ": training it made it non-finite")),
-                                 kReasonMemoryDiverged),
-                      where.position));
+  FailSpoilt(g, WithPosition(WithReason(SurpriseCounter::ErrorOf(where), kReasonMemoryDiverged),
+                             where.position));
 }
 
 void EngineLoop::FailSpoilt(Generation& g, const absl::Status& failure) {

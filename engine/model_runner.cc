@@ -430,6 +430,11 @@ absl::Status ModelRunner::ReadClasses(StepResult& result) {
   return backend_.TakeStatus();
 }
 
+absl::Status ModelRunner::ReadSurprise(StepSurprise& result) {
+  BeginSurprise(result);
+  return backend_.Synchronize();
+}
+
 absl::Status ModelRunner::ReadLogits(std::span<float> out) {
   const int64_t elements = int64_t{logit_rows_} * model_.info().outputs();
   CHECK_EQ(out.size(), elements);

@@ -112,6 +112,8 @@ class ModelRunner {
   // Copies the logits of the last Forward, widened or rounded to f32.
   //   out  [logit_rows, outputs]
   absl::Status ReadLogits(std::span<float> out);
+  // Copies how surprising the memories found the tokens of the last Forward.
+  absl::Status ReadSurprise(StepSurprise& result);
 
   const RunnerLimits& limits() const { return limits_; }
   // ModelInfo::segment.

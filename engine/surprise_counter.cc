@@ -3,6 +3,8 @@
 #include <array>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
+
 namespace mneme {
 
 SurpriseCounter::Row SurpriseCounter::Count(const StepSurprise& surprise, int begin, int end,
@@ -34,6 +36,12 @@ SurpriseCounter::Row SurpriseCounter::Count(const StepSurprise& surprise, int be
     ++row.tokens;
   }
   return row;
+}
+
+absl::Status SurpriseCounter::ErrorOf(const Row::Divergence& where) {
+  return absl::InternalError(absl::StrCat("the memory of layer ", where.layer,
+                                          " diverged at position ", where.position,
+                                          ": training it made it non-finite"));
 }
 
 }  // namespace mneme

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/engine_stats.h"
 #include "engine/model_runner.h"
 #include "models/model.h"
@@ -25,6 +26,8 @@ class SurpriseCounter {
     };
     std::optional<Divergence> divergence;
   };
+  // What is said of a sequence that goes no further.
+  static absl::Status ErrorOf(const Row::Divergence& where);
 
   // `stats`, which it sizes for the model, must outlive it.
   SurpriseCounter(const ModelInfo& model, TrainingStats& stats)

@@ -196,14 +196,17 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .fingerprint = CombineHashes(config.fingerprint, weights.fingerprint())};
 }
 
-void AddTensors(const Checkpoint& checkpoint, absl::string_view what,
+// `what` is said of several, `what_of_one` of one.
+void AddTensors(const Checkpoint& checkpoint, absl::string_view what_of_one, absl::string_view what,
                 std::vector<std::string> names, std::vector<std::string>& warnings) {
   constexpr size_t kShown = 20;
   if (names.empty()) return;
   const size_t count = names.size();
   if (count > kShown) names.resize(kShown);
-  warnings.push_back(absl::StrCat(checkpoint.path(), ": ", count, " tensors ", what, ": ",
-                                  absl::StrJoin(names, ", "), count > kShown ? ", ..." : ""));
+  warnings.push_back(absl::StrCat(
+      checkpoint.path(), ": ",
+      count == 1 ? absl::StrCat("1 tensor ", what_of_one) : absl::StrCat(count, " tensors ", what),
+      ": ", absl::StrJoin(names, ", "), count > kShown ? ", ..." : ""));
 }
 
 // Warnings of facts that are accepted and may yet be mistakes. `weights` have been taken.
@@ -213,9 +216,10 @@ std::vector<std::string> WarningsOf(const ModelConfig& config, const BuiltNetwor
   for (const std::string& warning : built.warnings) {
     warnings.push_back(absl::StrCat(checkpoint.path(), ": ", warning));
   }
-  AddTensors(checkpoint, "of the shards are not in \"weight_map\", and read all the same",
+  AddTensors(checkpoint, "of the shards is not in \"weight_map\", and read all the same",
+             "of the shards are not in \"weight_map\", and read all the same",
              checkpoint.unlisted(), warnings);
-  AddTensors(checkpoint, "are not used", weights.Unused(), warnings);
+  AddTensors(checkpoint, "is not used", "are not used", weights.Unused(), warnings);
   return warnings;
 }
 

@@ -79,12 +79,13 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   ModelConfig config;
   config.model_type = architecture->model_type;
   config.make_network = architecture->read(config.model_type, reader, config);
-  MNEME_RETURN_IF_ERROR(reader.status());
+  // First of all, for formats refuse a key that they do not know.
   if (segment_tokens > 0 && !reader.WasAsked("segment_tokens")) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": --segment-tokens is given, and a model of type ", config.model_type,
                      " is not cut into segments"));
   }
+  MNEME_RETURN_IF_ERROR(reader.status());
   for (std::string& warning : config.warnings) warning = absl::StrCat(path, ": ", warning);
   WarnOfUnknownDType(object, path, config.warnings);
   for (std::string& hint : reader.Hints()) config.warnings.push_back(std::move(hint));

@@ -31,14 +31,32 @@ absl::string_view NameInLayer(const StateField& field) {
 // Fields that differ in their layer only.
 struct FieldGroup {
   const StateField* field = nullptr;  // the first one
-  int last_layer = -1;
-  int count = 0;
+  std::vector<int> layers;
 };
 
 bool Joins(const FieldGroup& group, const StateField& field) {
-  return field.layer >= 0 && field.layer == group.last_layer + 1 &&
+  return field.layer >= 0 && group.field->layer >= 0 &&
          NameInLayer(*group.field) == NameInLayer(field) && group.field->dtype == field.dtype &&
          group.field->shape == field.shape;
+}
+
+// "0-3,5", and "1,3,..,11" of every second one.
+std::string ShownLayers(const std::vector<int>& layers) {
+  std::string text;
+  size_t first = 0;
+  while (first < layers.size()) {
+    size_t end = first + 1;
+    const int step = end < layers.size() ? layers[end] - layers[first] : 1;
+    while (end < layers.size() && layers[end] - layers[end - 1] == step) ++end;
+    if (step > 1 && end - first < 5) end = first + 1;  // too few to leave any out
+    absl::StrAppend(&text, text.empty() ? "" : ",", layers[first]);
+    if (end - first > 1) {
+      if (step > 1) absl::StrAppend(&text, ",", layers[first + 1], ",..,");
+      absl::StrAppend(&text, step > 1 ? "" : "-", layers[end - 1]);
+    }
+    first = end;
+  }
+  return text;
 }
 
 }  // namespace
@@ -140,19 +158,17 @@ std::string StateLayout::ToString() const {
       if (Joins(candidate, field)) group = &candidate;
     }
     if (group == nullptr) {
-      groups.push_back({&field, field.layer, 1});
+      groups.push_back({&field, {field.layer}});
     } else {
-      group->last_layer = field.layer;
-      ++group->count;
+      group->layers.push_back(field.layer);
     }
   }
   std::vector<std::array<std::string, 2>> columns;  // names and shapes
   size_t name_width = 0, shape_width = 0;
   for (const FieldGroup& group : groups) {
     std::string name = group.field->name;
-    if (group.count > 1) {
-      name = absl::StrCat("layers.", group.field->layer, "-", group.last_layer, ".",
-                          NameInLayer(*group.field));
+    if (group.layers.size() > 1) {
+      name = absl::StrCat("layers.", ShownLayers(group.layers), ".", NameInLayer(*group.field));
     }
     columns.push_back({std::move(name), ShapeToString(group.field->shape)});
     name_width = std::max(name_width, columns.back()[0].size());
@@ -175,7 +191,8 @@ std::string StateLayout::ToString() const {
     }
     absl::StrAppendFormat(&text, "%-*s %-4s %-*s %12d bytes%s\n", static_cast<int>(name_width),
                           columns[i][0], Name(group.field->dtype), static_cast<int>(shape_width),
-                          columns[i][1], group.count * group.field->bytes(), birth);
+                          columns[i][1],
+                          static_cast<int64_t>(group.layers.size()) * group.field->bytes(), birth);
   }
   absl::StrAppend(&text, "slab: ", slab_bytes(), " bytes\n");
   return text;

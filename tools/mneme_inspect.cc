@@ -206,7 +206,8 @@ struct ReadPrompt {
   std::vector<int32_t> ids;
   std::vector<int32_t> types;  // SegmentedText's, of a model that classifies
   int slot = 0;
-  size_t fed = 0;  // of `ids`
+  size_t fed = 0;                 // of `ids`
+  bool shows_divergence = false;  // what is no number is shown, and no error
 
   // `output`: a file that is to be written, and its flag. `tape` may be null. On failure,
   // `code` is the exit code that fits. `may_classify`: what is read may be a text that the model
@@ -264,6 +265,10 @@ struct ReadPrompt {
                    .samples = true});
       if (tape != nullptr) tape->BeginStep(0, static_cast<int>(chunk.size()));
       MNEME_RETURN_IF_ERROR(tool.runner->Forward(plan, tape));
+      if (!shows_divergence) {
+        MNEME_RETURN_IF_ERROR(
+            tool.CheckMemories(0, static_cast<int>(chunk.size()), static_cast<int64_t>(fed)));
+      }
       fed += chunk.size();
     }
     return absl::OkStatus();
@@ -319,8 +324,11 @@ int PrintSurprise(const InspectFlags& flags) {
   const ModelInfo& info = prompt->tool.model->info();
   const absl::Status valid = CheckSurpriseView(flags.surprise, info);
   if (!valid.ok()) return Report(kProgram, valid, kExitUsage);
+  prompt->shows_divergence = true;
   const absl::Status fed = prompt->Feed(/*tape=*/nullptr);
   if (!fed.ok()) return Report(kProgram, fed, kExitFailure);
+  const absl::Status shown = CheckSurpriseValue(flags.surprise, info, *prompt->tape);
+  if (!shown.ok()) return Report(kProgram, shown, kExitUsage);
   PrintSurprise(flags.surprise, info, *prompt->tape, prompt->ids, prompt->Texts());
   return kExitOk;
 }

@@ -160,9 +160,11 @@ class Feeder {
                     .tokens = tokens,
                     .scored_tokens = static_cast<int>(tokens.size())});
     });
-    position_ += static_cast<int64_t>(tokens.size());
-    if (tape_ != nullptr) tape_->BeginStep(first_token, static_cast<int>(tokens.size()));
+    const auto count = static_cast<int>(tokens.size());
+    if (tape_ != nullptr) tape_->BeginStep(first_token, count);
     MNEME_RETURN_IF_ERROR(tool_.runner->Forward(plan_, tape_));
+    MNEME_RETURN_IF_ERROR(tool_.CheckMemories(first_token, count, position_));
+    position_ += count;
     logits_.resize(tokens.size() * static_cast<size_t>(tool_.config.vocab));
     MNEME_RETURN_IF_ERROR(tool_.runner->ReadLogits(logits_));
     return std::span<const float>(logits_);

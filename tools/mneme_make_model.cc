@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -167,6 +169,34 @@ struct MakeFlags {
   bool overwrite = false;
 };
 
+// The key that the shape's config.json has of these, which mean the same.
+const char* KeyOf(const ModelSpec& spec, std::initializer_list<const char*> names) {
+  return *std::find_if(names.begin(), names.end() - 1,
+                       [&](const char* name) { return spec.config.contains(name); });
+}
+
+// Special tokens behind the last id become that, as GPT-2's is.
+void SetVocab(int vocab, ModelSpec& spec) {
+  spec.config[KeyOf(spec, {"num_tokens", "vocab_size"})] = vocab;
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    const auto id = spec.config.find(key);
+    if (id != spec.config.end() && id->is_number() && *id >= vocab) *id = vocab - 1;
+  }
+}
+
+// Of the layers that the shape gives a memory of their own, counted from 1, those remain that there
+// are.
+void SetLayers(int layers, ModelSpec& spec) {
+  spec.config[KeyOf(spec, {"n_layer", "depth", "num_hidden_layers"})] = layers;
+  const auto list = spec.config.find("neural_memory_layers");
+  if (list == spec.config.end()) return;
+  nlohmann::ordered_json kept = nlohmann::ordered_json::array();
+  for (const auto& layer : *list) {
+    if (layer <= layers) kept.push_back(layer);
+  }
+  *list = kept;
+}
+
 absl::StatusOr<ModelSpec> SpecFromFlags(const MakeFlags& flags,
                                         const std::vector<std::string>& positional) {
   if (!positional.empty()) {
@@ -189,9 +219,8 @@ absl::StatusOr<ModelSpec> SpecFromFlags(const MakeFlags& flags,
   spec.dtype = *dtype;
   spec.seed = flags.seed;
   spec.shards = flags.shards;
-  if (flags.vocab > 0) spec.config["vocab_size"] = flags.vocab;
-  const char* depth = spec.config.contains("n_layer") ? "n_layer" : "num_hidden_layers";
-  if (flags.layers > 0) spec.config[depth] = flags.layers;
+  if (flags.vocab > 0) SetVocab(flags.vocab, spec);
+  if (flags.layers > 0) SetLayers(flags.layers, spec);
   MNEME_ASSIGN_OR_RETURN(const std::vector<TensorSpec> all, TensorsOf(spec));
   if (const size_t tensors = all.size(); static_cast<size_t>(spec.shards) > tensors) {
     return absl::InvalidArgumentError(absl::StrCat("--shards: ", spec.shards, ", expected at most ",

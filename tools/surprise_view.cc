@@ -240,6 +240,21 @@ absl::Status CheckSurpriseView(const SurpriseView& view, const ModelInfo& model)
   return absl::OkStatus();
 }
 
+absl::Status CheckSurpriseValue(const SurpriseView& view, const ModelInfo& model,
+                                const LayerTape& tape) {
+  std::vector<std::string> has;
+  for (const char* name : kTracks) {
+    const bool has_it = absl::c_any_of(model.trained, [&](const TrainedLayer& trained) {
+      return tape.Find(trained.layer, name) != nullptr;
+    });
+    if (has_it) has.push_back(name);
+  }
+  if (view.format != "map" || absl::c_linear_search(has, view.value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--value: \"", view.value, "\", which memories of a model of type ",
+                   model.architecture, " do not have, expected ", absl::StrJoin(has, " or ")));
+}
+
 void PrintSurprise(const SurpriseView& view, const ModelInfo& model, const LayerTape& tape,
                    std::span<const int32_t> ids, std::span<const std::string> texts) {
   const auto tokens = static_cast<int64_t>(ids.size());

@@ -24,6 +24,9 @@ struct SurpriseView {
 
 // INVALID_ARGUMENT names the flag.
 absl::Status CheckSurpriseView(const SurpriseView& view, const ModelInfo& model);
+// The same of a value that is to be shown and that none of the memories on the tape has.
+absl::Status CheckSurpriseValue(const SurpriseView& view, const ModelInfo& model,
+                                const LayerTape& tape);
 
 // On standard output. Of tokens, `texts` may be empty; a prefix has been recorded before them.
 void PrintSurprise(const SurpriseView& view, const ModelInfo& model, const LayerTape& tape,

@@ -12,6 +12,8 @@
 #include "absl/strings/str_split.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
+#include "engine/engine_stats.h"
+#include "engine/surprise_counter.h"
 #include "kernels/reference/reference_backend.h"
 
 namespace mneme {
@@ -115,6 +117,15 @@ absl::Status ToolRunner::CheckRoom(int64_t tokens) const {
   return absl::InvalidArgumentError(absl::StrCat("a sequence of ", tokens,
                                                  " tokens, expected at most ", *most, ", ",
                                                  ContextBound(model->info(), *most)));
+}
+
+absl::Status ToolRunner::CheckMemories(int first, int count, int64_t position) const {
+  StepSurprise surprise;
+  MNEME_RETURN_IF_ERROR(runner->ReadSurprise(surprise));
+  TrainingStats stats;
+  const SurpriseCounter::Row row =
+      SurpriseCounter(model->info(), stats).Count(surprise, first, first + count, position);
+  return row.divergence.has_value() ? SurpriseCounter::ErrorOf(*row.divergence) : absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseTokens(absl::string_view text, absl::string_view source,

@@ -67,6 +67,10 @@ struct ToolRunner {
   absl::Status Prepare(const ToolLimits& limits);
   // INVALID_ARGUMENT if the model has no room for a sequence of so many tokens (--max-context).
   absl::Status CheckRoom(int64_t tokens) const;
+  // INTERNAL, as the server says it, if training made a memory non-finite at one of `count` tokens
+  // of the step that the runner fed last, which begin with the step's token `first` and the
+  // sequence's token `position`.
+  absl::Status CheckMemories(int first, int count, int64_t position) const;
 };
 
 // Whitespace-separated token ids. INVALID_ARGUMENT for an empty file, text that is no id, or an id

@@ -5,14 +5,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace mneme {
 namespace {
 
 using nlohmann::json;
 
-// `layers` of one object, each once.
-std::vector<int> ReadLayers(ConfigReader& reader, int all, bool cuts) {
+// `layers` of one object, each once; `cut` gets those that there are not.
+std::vector<int> ReadLayers(ConfigReader& reader, int all, bool cuts, std::vector<int>& cut) {
   const json* list = reader.Find("layers");
   std::vector<int> layers;
   bool valid = list != nullptr && list->is_array();
@@ -20,7 +21,7 @@ std::vector<int> ReadLayers(ConfigReader& reader, int all, bool cuts) {
     const json& layer = (*list)[i];
     const auto most = static_cast<uint64_t>(cuts ? kMaxLayers : all);
     valid = layer.is_number_unsigned() && layer.get<uint64_t>() < most;
-    if (valid && layer.get<int>() < all) layers.push_back(layer.get<int>());
+    if (valid) (layer.get<int>() < all ? layers : cut).push_back(layer.get<int>());
   }
   if (!valid) {
     reader.Invalid("layers", list == nullptr ? json() : *list,
@@ -114,7 +115,16 @@ AttentionLayers ReadAttentionLayers(ConfigReader& reader, const StackKeys& stack
       return layers;
     }
     ConfigReader part(list[i], absl::StrCat(reader.path(), ": ", where));
-    const std::vector<int> own = ReadLayers(part, stack.layers, options.cuts_layers);
+    std::vector<int> cut;
+    const std::vector<int> own = ReadLayers(part, stack.layers, options.cuts_layers, cut);
+    // Files of fewer layers keep the list that is written for all of them.
+    const bool is_written = options.otherwise.is_object() &&
+                            options.otherwise["layers"] == list[i].value("layers", json());
+    if (!cut.empty() && !is_written) {
+      config.warnings.push_back(absl::StrCat(
+          "key \"layers\" of ", where, " has ", absl::StrJoin(cut, ", "),
+          ", ignored: layers are 0 to num_hidden_layers - 1 (", stack.layers - 1, ")"));
+    }
     const AttentionConfig attention = ReadPart(part, stack, config, options);
     for (const int layer : own) {
       if (!layers.emplace(layer, attention).second) {

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "models/families/families.h"
@@ -9,6 +10,8 @@
 
 namespace mneme {
 namespace {
+
+using nlohmann::json;
 
 // Heads whose channels are those that expand makes; of fla's files their number follows.
 void ReadMamba2Heads(ConfigReader& reader, int model_dim, bool fla, Mamba2Config& mixer) {
@@ -49,6 +52,20 @@ int ReadNormGroups(ConfigReader& reader, bool fla, const Mamba2Config& mixer) {
   return groups;
 }
 
+// transformers reads none of these keys of flash-linear-attention's, and its network is as if they
+// had these values. norm_before_gate is not among them: its own files have that.
+void WarnOfKeysOfFla(ConfigReader& reader, ModelConfig& config) {
+  const json limit = reader.IsNull("time_step_limit") ? json::array({0.0, "Infinity"})
+                                                      : *reader.Find("time_step_limit");
+  const std::pair<const char*, json> network[] = {
+      {"dt_limit", limit}, {"D_has_hdim", false}, {"rmsnorm", true}};
+  for (const auto& [key, value] : network) {
+    if (!reader.Has(key) || *reader.Find(key) == value) continue;
+    WarnOfUnused(reader, config, {key},
+                 "it is flash-linear-attention's, and the file has transformers' format");
+  }
+}
+
 NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   const bool fla = ReadMambaFormat(reader) == MambaFormat::kFla;
   const MambaStackDefaults transformers_defaults = {
@@ -79,6 +96,7 @@ NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& co
       mixer.output = Mamba2Config::Output::kNormThenGate;
     }
   }
+  if (!fla) WarnOfKeysOfFla(reader, config);
   reader.Disregard({"time_step_rank"});  // stored by both, read by neither
   RefuseUnlessNull(reader, "attn", "null: this model_type has no layers of attention");
   return MambaNetwork(

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-void ReadHeadsOf(ConfigReader& reader, int model_dim, Rwkv7Config& mixer) {
+void ReadHeadsOf(ConfigReader& reader, int model_dim, ModelConfig& config, Rwkv7Config& mixer) {
   const auto heads = reader.NullableInt("num_heads", 1, kMaxHeads);
   reader.Disregard({"num_heads"});  // the width of a head follows, and counts
   if (reader.Has("head_dim") && reader.IsNull("head_dim")) {
@@ -38,6 +38,10 @@ void ReadHeadsOf(ConfigReader& reader, int model_dim, Rwkv7Config& mixer) {
     }
   }
   mixer.heads = model_dim / mixer.key_dim;
+  if (heads.has_value() && *heads != mixer.heads) {
+    WarnOfUnused(reader, config, {"num_heads"},
+                 absl::StrCat("head_dim makes ", mixer.heads, " heads"));
+  }
 }
 
 // value_dim: of all heads, one number or one for each layer, null for the model's width. Values are
@@ -80,7 +84,7 @@ NetworkMaker ReadRwkv7(absl::string_view, ConfigReader& reader, ModelConfig& con
   const RwkvKeys keys = ReadRwkvKeys(reader, /*default_ratio=*/4, config);
   const int model_dim = keys.stack.model_dim;
   Rwkv7Config mixer;
-  ReadHeadsOf(reader, model_dim, mixer);
+  ReadHeadsOf(reader, model_dim, config, mixer);
   ReadValueDimOf(reader, model_dim, keys.stack.layers, mixer);
   const double root = std::sqrt(model_dim), factor = mixer.key_dim / 64.0;
   mixer.decay_rank = ReadRank(reader, "decay_low_rank_dim", 64, 2.5 * root * factor);

@@ -53,6 +53,16 @@ void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view e
   if (!reader.IsNull(key)) reader.Unsupported(key, *reader.Find(key), expected);
 }
 
+void WarnOfUnused(ConfigReader& reader, ModelConfig& config,
+                  std::initializer_list<const char*> keys, absl::string_view why) {
+  for (const char* key : keys) {
+    if (reader.IsNull(key)) continue;
+    config.warnings.push_back(
+        absl::StrCat("key \"", key, "\" is ", Shown(*reader.Find(key)), " and ignored: ", why));
+  }
+  reader.Disregard(keys);
+}
+
 int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names) {
   const std::string value = reader.String(key, *names.begin());
   std::string expected;

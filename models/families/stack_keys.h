@@ -71,6 +71,10 @@ void CheckChannels(ConfigReader& reader, int64_t channels, const char* key);
 // Refuses a key that is there and not null.
 void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view expected);
 
+// Disregards these keys, and warns of those that are there and not null: "... and ignored: `why`".
+void WarnOfUnused(ConfigReader& reader, ModelConfig& config,
+                  std::initializer_list<const char*> keys, absl::string_view why);
+
 // One of several names, as its place among them; the first one where the key is missing.
 int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names);
 

@@ -145,7 +145,7 @@ PrefixAttentionConfig ReadAttentionHeads(ConfigReader& reader) {
   return attention;
 }
 
-PrefixAttentionConfig ReadAttention(ConfigReader& reader) {
+PrefixAttentionConfig ReadAttention(ConfigReader& reader, ModelConfig& config) {
   PrefixAttentionConfig attention = ReadAttentionHeads(reader);
   ReadChoice(reader, "rope_position", {"absolute"});
   if (ReadChoice(reader, "attention_kind", {"sliding", "full"}) == 0) {
@@ -153,7 +153,7 @@ PrefixAttentionConfig ReadAttention(ConfigReader& reader) {
     // A token sees keys at most so far away, and itself.
     attention.window = reader.Int("sliding_window", 1, 0, kMaxWindow - 1) + 1;
   } else {
-    reader.Disregard({"sliding_window"});
+    WarnOfUnused(reader, config, {"sliding_window"}, "attention_kind \"full\" has no window");
   }
   return attention;
 }
@@ -165,13 +165,15 @@ Activation ReadFusion(ConfigReader& reader) {
   return kActivations[ReadChoice(reader, "mag_activation", {"silu", "sigmoid", "identity"})];
 }
 
-MemoryAsContextConfig ReadContext(ConfigReader& reader, NeuralMemoryConfig memory, int persistent) {
+MemoryAsContextConfig ReadContext(ConfigReader& reader, ModelConfig& config,
+                                  NeuralMemoryConfig memory, int persistent) {
   reader.Require({"segment_length", "mac_context", "mac_output_memory"});
   ReadChoice(reader, "attention_kind", {"segmented"});
   ReadChoice(reader, "rope_position", {"segment"});
   ReadChoice(reader, "memory_integration", {"context"});
   ReadChoice(reader, "mac_context", {"aligned_causal"});
-  reader.Disregard({"sliding_window", "mal_inner_residual"});
+  WarnOfUnused(reader, config, {"sliding_window"}, "a token attends to its segment alone");
+  WarnOfUnused(reader, config, {"mal_inner_residual"}, "it is of the variant \"mal\"");
   const PrefixAttentionConfig heads = ReadAttentionHeads(reader);
   MemoryAsContextConfig context = {.heads = heads.heads,
                                    .head_dim = heads.head_dim,
@@ -198,26 +200,29 @@ MemoryAsContextConfig ReadContext(ConfigReader& reader, NeuralMemoryConfig memor
   return context;
 }
 
-MixerMaker ReadMixer(ConfigReader& reader, Variant variant, const NeuralMemoryConfig& memory,
-                     int prefix) {
+MixerMaker ReadMixer(ConfigReader& reader, ModelConfig& config, Variant variant,
+                     const NeuralMemoryConfig& memory, int prefix) {
   if (variant == kMemoryAlone) {
     ReadChoice(reader, "attention_kind", {"none"});
     ReadChoice(reader, "memory_integration", {"residual"});
-    reader.Disregard({"num_attention_heads", "head_dim", "rope_theta", "rope_interleaved",
-                      "rope_position", "sliding_window", "segment_length", "mag_activation",
-                      "mag_gate_both", "mal_inner_residual", "mac_context", "mac_output_memory"});
+    WarnOfUnused(reader, config,
+                 {"num_attention_heads", "head_dim", "rope_theta", "rope_interleaved",
+                  "rope_position", "sliding_window", "segment_length", "mag_activation",
+                  "mag_gate_both", "mal_inner_residual", "mac_context", "mac_output_memory"},
+                 "the variant \"lmm\" is a memory without attention");
     return [memory](const LayerBuilder& builder) { return MakeNeuralMemory(builder, memory); };
   }
   if (variant == kMemoryAsContext) {
-    const MemoryAsContextConfig context = ReadContext(reader, memory, prefix);
+    const MemoryAsContextConfig context = ReadContext(reader, config, memory, prefix);
     return [context](const LayerBuilder& builder) { return MakeMemoryAsContext(builder, context); };
   }
-  PrefixAttentionConfig attention = ReadAttention(reader);
+  PrefixAttentionConfig attention = ReadAttention(reader, config);
   attention.prefix = prefix;
-  reader.Disregard({"segment_length", "mac_context", "mac_output_memory"});
+  WarnOfUnused(reader, config, {"segment_length", "mac_context", "mac_output_memory"},
+               "it is of the variant \"mac\"");
   if (variant == kMemoryAsGate) {
     ReadChoice(reader, "memory_integration", {"product"});
-    reader.Disregard({"mal_inner_residual"});
+    WarnOfUnused(reader, config, {"mal_inner_residual"}, "it is of the variant \"mal\"");
     const MemoryAsGateConfig mixer = {.memory = memory,
                                       .attention = attention,
                                       .activation = ReadFusion(reader),
@@ -226,7 +231,8 @@ MixerMaker ReadMixer(ConfigReader& reader, Variant variant, const NeuralMemoryCo
   }
   reader.Require({"mal_inner_residual"});
   ReadChoice(reader, "memory_integration", {"residual"});
-  reader.Disregard({"mag_activation", "mag_gate_both"});
+  WarnOfUnused(reader, config, {"mag_activation", "mag_gate_both"},
+               "they are of the variants \"mac\" and \"mag\"");
   const MemoryAsLayerConfig mixer = {.memory = memory,
                                      .attention = attention,
                                      .inner_residual = reader.Bool("mal_inner_residual", true)};
@@ -234,7 +240,14 @@ MixerMaker ReadMixer(ConfigReader& reader, Variant variant, const NeuralMemoryCo
 }
 
 NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& config) {
-  if (reader.Has("architecture_variant")) return ReadTitansOfAutomodel(reader, config);
+  if (reader.Has("architecture_variant")) {
+    if (reader.Has("variant")) {
+      reader.Invalid("architecture_variant", *reader.Find("architecture_variant"),
+                     "no such key beside \"variant\": the one is NeMo Automodel's, the other the "
+                     "neutral format's");
+    }
+    return ReadTitansOfAutomodel(reader, config);
+  }
   reader.Require({"variant", "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size",
                   "attention_kind", "memory_num_heads", "memory_head_dim", "memory_depth",
                   "memory_expansion", "memory_norm", "memory_loss", "memory_step_size",
@@ -253,12 +266,15 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
   NeuralMemoryConfig memory = ReadNeuralMemory(reader);
   memory.output_norm_eps = stack.norm_eps;
   const int prefix = reader.Int("num_persistent_tokens", 0, 0, kMaxPersistentTokens);
+  const char* kind = variant == kMemoryAsContext ? "segment" : "prefix";
   if (prefix > 0) {
     reader.Require({"persistent_kind"});
-    ReadChoice(reader, "persistent_kind", {variant == kMemoryAsContext ? "segment" : "prefix"});
+    ReadChoice(reader, "persistent_kind", {kind});
+  } else if (!reader.IsNull("persistent_kind") && *reader.Find("persistent_kind") != kind) {
+    WarnOfUnused(reader, config, {"persistent_kind"}, "there are no persistent tokens");
   }
   memory.memory.prefix = variant == kMemoryAsContext ? 0 : prefix;
-  const MixerMaker mixer = ReadMixer(reader, variant, memory, prefix);
+  const MixerMaker mixer = ReadMixer(reader, config, variant, memory, prefix);
   reader.Disregard({"architectures", "transformers_version", "_name_or_path", "use_cache",
                     "initializer_range", "max_position_embeddings", "persistent_kind"});
   reader.RefuseUnknown();

@@ -104,6 +104,7 @@ NeuralMemoryConfig ReadMemory(ConfigReader& reader, int heads, int dim) {
       reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * 2 * trained.loss_scale;
   trained.orders = reader.Bool("momentum", true) ? 1 : 0;
   memory.forgets = reader.Bool("forget", true);
+  memory.may_have_forget_gate = true;
   memory.exponential_decay = true;
   memory.conv_width = reader.Int("qkv_conv_kernel_size", 4, 0, kMaxConvWidth);
   memory.silu = false;
@@ -119,12 +120,13 @@ PrefixAttentionConfig ReadAttention(ConfigReader& reader, int heads, int dim, in
   return {.heads = heads, .head_dim = dim, .prefix = prefix};
 }
 
-enum class AutomodelVariant : uint8_t { kLmm, kMag, kMal, kMac };
+enum class AutomodelVariant : uint8_t { kLmm, kMag, kMal };
 
 AutomodelVariant ReadVariant(ConfigReader& reader) {
-  const auto variant = static_cast<AutomodelVariant>(
-      ReadChoice(reader, "architecture_variant", {"lmm", "mag", "mal", "mac"}));
-  if (variant != AutomodelVariant::kMac) return variant;
+  if (*reader.Find("architecture_variant") != "mac") {
+    return static_cast<AutomodelVariant>(
+        ReadChoice(reader, "architecture_variant", {"lmm", "mag", "mal"}));
+  }
   reader.Unsupported("architecture_variant", "mac",
                      "one of \"lmm\", \"mag\", \"mal\": there \"mac\" adds what the memory says to "
                      "the tokens of a segment and to long-term tokens behind them, whose positions "

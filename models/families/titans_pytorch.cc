@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "models/families/families.h"
 #include "models/families/stack_keys.h"
 #include "models/families/titans_parts.h"
@@ -173,7 +175,7 @@ TitansPytorchMemoryConfig ReadMemory(ConfigReader& reader, int model_dim, int st
   return config;
 }
 
-std::vector<bool> ReadMemoryLayers(ConfigReader& reader, int layers) {
+std::vector<bool> ReadMemoryLayers(ConfigReader& reader, int layers, ModelConfig& config) {
   constexpr const char* kKey = "neural_memory_layers";
   std::vector<bool> has_memory(static_cast<size_t>(layers), true);
   if (!reader.IsNull(kKey)) {
@@ -185,7 +187,12 @@ std::vector<bool> ReadMemoryLayers(ConfigReader& reader, int layers) {
         right = false;
         break;
       }
-      has_memory[layer.get<size_t>() - 1] = true;
+      const size_t index = layer.get<size_t>() - 1;
+      if (has_memory[index]) {
+        config.warnings.push_back(absl::StrCat("key \"", kKey, "\" is ", Shown(list),
+                                               ", which has layer ", index + 1, " twice"));
+      }
+      has_memory[index] = true;
     }
     if (!right) {
       reader.Invalid(kKey, list,
@@ -196,26 +203,44 @@ std::vector<bool> ReadMemoryLayers(ConfigReader& reader, int layers) {
   return has_memory;
 }
 
-ResidualStreamsConfig ReadStreams(ConfigReader& reader) {
+// Whether the version, which is written down for people, is before 0.5.0.
+bool IsBeforeConstrained(ConfigReader& reader) {
+  const json* version = reader.Find("titans_pytorch_version");
+  if (version == nullptr || !version->is_string()) return false;
+  const std::vector<std::string> numbers = absl::StrSplit(version->get<std::string>(), '.');
+  int major = 0, minor = 0;
+  return numbers.size() >= 2 && absl::SimpleAtoi(numbers[0], &major) &&
+         absl::SimpleAtoi(numbers[1], &minor) && major == 0 && minor < 5;
+}
+
+ResidualStreamsConfig ReadStreams(ConfigReader& reader, ModelConfig& config) {
   constexpr const char* kKey = "hyper_connections";
-  ResidualStreamsConfig config;
-  config.streams = reader.Int("num_residual_streams", 4, 1, kMaxResidualStreams);
-  if (config.streams == 1) {
+  ResidualStreamsConfig settings;
+  settings.streams = reader.Int("num_residual_streams", 4, 1, kMaxResidualStreams);
+  if (settings.streams == 1) {
     reader.Disregard({kKey});
-    return config;
+    return settings;
   }
   if (reader.IsNull(kKey)) {
-    reader.Invalid(
-        kKey, nullptr,
+    constexpr absl::string_view kWanted =
         "the kind of the checkpoint's hyper-connections, which it does not record: \"hc\" "
         "(titans-pytorch before 0.5.0), \"mhc_0_3_11\" (the package hyper-connections 0.3.11) or "
-        "\"mhc\" (0.3.12 and later)");
-    return config;
+        "\"mhc\" (0.3.12 and later)";
+    if (reader.Has(kKey)) {
+      reader.Invalid(kKey, nullptr, kWanted);
+    } else {
+      reader.Missing(kKey, absl::StrCat("expected ", kWanted));
+    }
+    return settings;
   }
   constexpr StreamMixing::Kind kKinds[] = {StreamMixing::Kind::kConstrained,
                                            StreamMixing::Kind::kSum, StreamMixing::Kind::kDynamic};
-  config.mixing = kKinds[ReadChoice(reader, kKey, {"mhc", "mhc_0_3_11", "hc"})];
-  return config;
+  settings.mixing = kKinds[ReadChoice(reader, kKey, {"mhc", "mhc_0_3_11", "hc"})];
+  if (settings.mixing != StreamMixing::Kind::kDynamic && IsBeforeConstrained(reader)) {
+    WarnOfUnused(reader, config, {"titans_pytorch_version"},
+                 "before 0.5.0 there was \"hc\" alone, and hyper_connections says otherwise");
+  }
+  return settings;
 }
 
 PersistentAttentionConfig ReadAttention(ConfigReader& reader, int positions) {
@@ -270,8 +295,8 @@ NetworkMaker ReadTitansPytorch(absl::string_view, ConfigReader& reader, ModelCon
                                 ", at least 1 and at most ", kMaxMlpDim));
   }
   parts.mlp_dim = static_cast<int>(inner);
-  parts.streams = ReadStreams(reader);
-  parts.has_memory = ReadMemoryLayers(reader, parts.info.layers);
+  parts.streams = ReadStreams(reader, config);
+  parts.has_memory = ReadMemoryLayers(reader, parts.info.layers, config);
   parts.memory = ReadMemory(reader, dim, step, anchor % step == 0 ? anchor : 0);
   parts.attention = ReadAttention(reader, segment + longterm);
   parts.attention.inserted = parts.info.inserted;

@@ -90,8 +90,8 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
       MNEME_ASSIGN_OR_RETURN(memory.a_log_, take("A_log", WeightInit::kDecay));
       MNEME_ASSIGN_OR_RETURN(memory.dt_bias_, take("dt_bias", WeightInit::kTimeStep));
     }
-  } else {
-    weights.Ignore(builder.Weight("memory.a_proj.weight"));  // Automodel's folders have it
+  } else if (config.may_have_forget_gate) {
+    weights.Ignore(builder.Weight("memory.a_proj.weight"));
   }
   TrainedMemoryConfig held_back = trained;
   held_back.may_hold_back = !config.recalls && !trained.decays_first;

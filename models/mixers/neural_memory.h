@@ -27,8 +27,9 @@ struct NeuralMemoryConfig {
   TrainedMemoryConfig memory;
   Pooling pooling = Pooling::kToken;
   bool forgets = true;
-  bool exponential_decay = false;  // KeepGateArgs::a_log
-  int conv_width = 0;              // of q, k and v; 0: no convolution
+  bool may_have_forget_gate = false;  // in the file though it does not forget, as Automodel's does
+  bool exponential_decay = false;     // KeepGateArgs::a_log
+  int conv_width = 0;                 // of q, k and v; 0: no convolution
   bool conv_bias = false;
   bool silu = true;             // on q, k and v
   bool l2_norm = true;          // of the heads of q and k

@@ -445,10 +445,12 @@ absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,
       fields.Fail(stream_fields.Finish());
     }
   }
-  if (out.stream && !out.include_usage && out.generate.response().memory_use()) {
-    fields.Fail("memory_use",
-                "false in a stream without usage (stream_options.include_usage), which has it",
-                true);
+  const v1::ResponseOptions& response = out.generate.response();
+  for (const auto& [name, asked] : {std::pair("surprise", response.surprise()),
+                                    std::pair("memory_use", response.memory_use())}) {
+    if (!asked || !out.stream || out.include_usage) continue;
+    fields.Fail(
+        name, "false in a stream without usage (stream_options.include_usage), which has it", true);
   }
   RefuseOthers(fields);
   MNEME_RETURN_IF_ERROR(fields.Finish());

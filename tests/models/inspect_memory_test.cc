@@ -337,9 +337,35 @@ TEST_F(InspectSurpriseTest, PeopleGetATableOrAMap) {
   EXPECT_THAT(Surprise("--format map --colours 256"), HasSubstr("\x1b[48;5;231m"));
 }
 
+// The message is the server's. What is shown of a divergence is where it was.
+TEST_F(InspectSurpriseTest, AStateThatDivergedIsNotWritten) {
+  const TestFolder model;
+  ModelSpec spec = *SpecOfShape("titans-lmm-tiny");
+  spec.config["memory_theta_max"] = 1e6;
+  MakeFolder(spec, model);
+  const std::string read = absl::StrCat(model.path(), " --tokens ", files_.File("ids.txt"));
+  const ToolOutcome outcome =
+      RunTool("mneme-inspect", absl::StrCat("state ", read, " --dump-state ", files_.File("dump")));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("the memory of layer 0 diverged at position "));
+  EXPECT_EQ(files_.Read("dump"), "");
+  const ToolOutcome shown =
+      RunTool("mneme-inspect", absl::StrCat("surprise ", read, " --format map"));
+  EXPECT_EQ(shown.code, 0);
+  EXPECT_THAT(shown.output, HasSubstr("!"));
+}
+
 TEST_F(InspectSurpriseTest, WhatItCannotShowIsRefused) {
   EXPECT_THAT(Surprise("--format xml", 2), HasSubstr("--format: \"xml\", expected table or csv"));
   EXPECT_THAT(Surprise("--layers 2", 2), HasSubstr("--layers: 2, expected a layer"));
+  const TestFolder without_momentum;
+  MakeFolder(*SpecOfShape("ttt-mlp-tiny"), without_momentum);
+  const ToolOutcome no_gate =
+      RunTool("mneme-inspect", absl::StrCat("surprise ", without_momentum.path(), " --tokens ",
+                                            files_.File("ids.txt"), " --format map --value eta"));
+  EXPECT_EQ(no_gate.code, 2);
+  EXPECT_THAT(no_gate.output, HasSubstr("--value: \"eta\", which memories of a model of type ttt "
+                                        "do not have, expected loss or theta"));
   EXPECT_THAT(RunTool("mneme-inspect", absl::StrCat("surprise ", GoldenFolder("mom"), " --tokens ",
                                                     files_.File("ids.txt")))
                   .output,

@@ -234,6 +234,27 @@ TEST(MambaConfigTest, MisspelledKeysAreToldOf) {
               IsEmpty());
 }
 
+TEST(MambaConfigTest, KeysThatSayOtherwiseThanTheFormatAreNamed) {
+  for (const auto& [keys, warning] :
+       {std::pair(R"("dt_limit": [0, 0.5])", "\"dt_limit\" is [0,0.5] and ignored: it is flash-"),
+        {R"("D_has_hdim": true)", "\"D_has_hdim\" is true and ignored: it is flash-linear-"},
+        {R"("rmsnorm": false)",
+         "\"rmsnorm\" is false and ignored: it is flash-linear-attention's"}}) {
+    const std::string all = absl::StrCat(R"("layer_norm_epsilon": 1e-5, )", keys);
+    EXPECT_THAT(ConfigOf("mamba2", all)->warnings, testing::ElementsAre(HasSubstr(warning)));
+  }
+  EXPECT_THAT(ConfigOf("mamba2", R"("layer_norm_epsilon": 1e-5, "time_step_limit": [0.0, 0.5],
+                                    "dt_limit": [0.0, 0.5], "rmsnorm": true,
+                                    "norm_before_gate": true)")
+                  ->warnings,
+              IsEmpty());
+  EXPECT_THAT(
+      ConfigOf("samba", R"("num_hidden_layers": 2, "attn": {"layers": [1, 5], "num_heads": 18})")
+          ->warnings,
+      testing::ElementsAre(HasSubstr("\"layers\" of \"attn\" has 5, ignored: layers are 0 to")));
+  EXPECT_THAT(ConfigOf("samba", R"("num_hidden_layers": 2)")->warnings, IsEmpty());
+}
+
 // Files of either library name these, whether it reads them or not.
 TEST(MambaConfigTest, KeysOfTheLibrariesAreKnown) {
   for (const auto& [type, keys] :

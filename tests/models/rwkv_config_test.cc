@@ -114,6 +114,8 @@ TEST(RwkvConfigTest, WarningsAreOfMistakesOnly) {
   EXPECT_THAT(ConfigOf("rwkv6", R"("attn_mode": "chunk", "gate_low_rank_dim": 64)")->warnings,
               IsEmpty());
   EXPECT_THAT(ConfigOf("rwkv7", R"("attn_mode": "chunk", "num_heads": 32)")->warnings, IsEmpty());
+  EXPECT_THAT(ConfigOf("rwkv7", R"("num_heads": 7)")->warnings,
+              ElementsAre(HasSubstr("\"num_heads\" is 7 and ignored: head_dim makes 32 heads")));
   EXPECT_THAT(ConfigOf("rwkv7", R"("head_dims": 32)")->warnings,
               ElementsAre(HasSubstr("did you mean \"head_dim\"?")));
 }

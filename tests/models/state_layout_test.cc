@@ -1,5 +1,6 @@
 #include "models/state_layout.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <set>
 #include <vector>
@@ -88,6 +89,20 @@ TEST(StateLayoutTest, EqualLayersArePrintedOnce) {
     if (!absl::StartsWith(line, "slab")) columns.insert(line.find("bytes"));
   }
   EXPECT_EQ(columns.size(), 1u) << text;
+}
+
+TEST(StateLayoutTest, LayersWithOthersBetweenThemShareALine) {
+  StateLayout layout;
+  for (int layer = 0; layer < 12; ++layer) {
+    if (layer % 2 == 1) layout.Add({.name = "memory", .layer = layer, .shape = {1, 16}});
+    if (layer < 3 || layer == 5 || layer == 8) {
+      layout.Add({.name = "window", .layer = layer, .shape = {1, 8}});
+    }
+  }
+  const std::string text = layout.ToString();
+  EXPECT_THAT(text, HasSubstr("layers.1,3,..,11.memory"));
+  EXPECT_THAT(text, HasSubstr("layers.0-2,5,8.window"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;
 }
 
 TEST(StateLayoutTest, FieldsThatGrowAlikeLieTogetherBlockByBlock) {

@@ -177,6 +177,23 @@ struct AutomodelRefusal {
   const char* message;
 };
 
+// Automodel's folders have the gate whether the network forgets or not. A neutral one that has it
+// and says that nothing is forgotten may be mistaken.
+TEST(TitansAutomodelTest, AForgetGateOfANeutralFolderIsNotSilentlyUnused) {
+  const TestFolder folder;
+  ModelSpec spec = *SpecOfShape("titans-lmm-tiny");
+  spec.config["memory_forget"] = false;
+  MakeFolder(spec, folder);
+  StoredTensors tensors = ReadTensors(folder.File("model.safetensors"));
+  const std::string memory = "model.layers.1.memory.";
+  tensors[memory + "a_proj.weight"] = tensors.at(memory + "b_proj.weight");
+  WriteTensors(tensors, folder.File("model.safetensors"));
+  testing::internal::CaptureStderr();
+  Logits(folder.path(), std::vector<int32_t>{1, 2, 3});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("1 tensor is not used: model.layers.1.memory.a_proj.weight"));
+}
+
 class TitansAutomodelConfigTest : public testing::TestWithParam<AutomodelRefusal> {};
 
 TEST_P(TitansAutomodelConfigTest, IsRefusedByName) {
@@ -192,7 +209,9 @@ constexpr AutomodelRefusal kAutomodelRefusals[] = {
      "\"architecture_variant\" is \"mac\", which is not supported; expected one of \"lmm\", "
      "\"mag\", \"mal\": there \"mac\" adds what the memory says to the tokens of a segment"},
     {"variant", R"({"architecture_variant": "mam"})", kUnimplemented,
-     "\"architecture_variant\" is \"mam\""},
+     "\"architecture_variant\" is \"mam\", which is not supported; expected one of \"lmm\", "
+     "\"mag\", "
+     "\"mal\""},
     {"call_length", R"({"deep_memory_backend": "titans_pytorch"})", kUnimplemented,
      "\"memory_batch_size\" is null"},
     {"period", R"({"deep_memory_backend": "titans_pytorch", "memory_batch_size": 24})", kInvalid,

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +72,27 @@ TEST_F(LogitsToolTest, ContinuesGreedily) {
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     EXPECT_EQ(Values<int32_t>(ReadTensors(folder_.File("o")), "tokens"), want) << arguments;
   }
+}
+
+// However the tokens are cut, and behind the prompt as in it, the error is the server's.
+TEST_F(LogitsToolTest, AMemoryThatDivergedEndsIt) {
+  const TestFolder model;
+  ModelSpec spec = *SpecOfShape("titans-lmm-tiny");
+  spec.config["memory_theta_max"] = 1e6;
+  MakeFolder(spec, model);
+  const auto message_of = [&](const std::string& arguments) {
+    const ToolOutcome outcome =
+        RunTool("mneme-logits", absl::StrCat("--model ", model.path(), " --out ", folder_.File("o"),
+                                             " --tokens ", folder_.File(arguments)));
+    EXPECT_EQ(outcome.code, 1) << outcome.output;
+    return outcome.output;
+  };
+  const std::string message = message_of("ids.txt");
+  EXPECT_THAT(message, HasSubstr("the memory of layer 0 diverged at position "));
+  EXPECT_EQ(message_of("ids.txt --chunks 5,1 --batch 3"), message);
+  folder_.Write("one.txt", "7");
+  EXPECT_THAT(message_of("one.txt --greedy 30"), HasSubstr(" diverged at position "));
+  EXPECT_EQ(folder_.Read("o"), "");
 }
 
 // A model that classifies: a document's last text in the golden, which has one token; and what
@@ -295,7 +317,7 @@ TEST_F(LogitsToolTest, TensorsThatAnIndexDoesNotNameAreListed) {
       "mneme-logits", absl::StrCat("--model ", model.path(), " --tokens ",
                                    folder_.File("ids16.txt"), " --out ", folder_.File("o")));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("model.safetensors.index.json: 1 tensors of the shards are "
+  EXPECT_THAT(outcome.output, HasSubstr("model.safetensors.index.json: 1 tensor of the shards is "
                                         "not in \"weight_map\", and read all the same: "
                                         "model.norm.weight"));
 }
@@ -345,6 +367,26 @@ TEST(MakeModelToolTest, EqualSeedsGiveEqualFilesThatLoad) {
                         folder.File("a"))
                 .code,
             0);
+}
+
+TEST(MakeModelToolTest, VocabularyAndDepthHaveTheNamesAndTokensOfTheShape) {
+  const TestFolder folder;
+  const auto config_of = [&](const std::string& arguments) {
+    const ToolOutcome made = RunTool(
+        "mneme-make-model", absl::StrCat(arguments, " --overwrite --out ", folder.File("m")));
+    EXPECT_EQ(made.code, 0) << arguments << "\n" << made.output;
+    return nlohmann::json::parse(folder.Read("m/config.json"));
+  };
+  const nlohmann::json deep = config_of("--shape titans-pytorch-tiny --layers 3 --vocab 1000");
+  EXPECT_EQ(deep["depth"], 3);
+  EXPECT_EQ(deep["num_tokens"], 1000);
+  EXPECT_EQ(deep["neural_memory_layers"], nlohmann::json({2}));
+  EXPECT_EQ(config_of("--shape titans-pytorch-tiny --layers 1")["neural_memory_layers"],
+            nlohmann::json::array());
+  const nlohmann::json small = config_of("--shape gpt2-124m --layers 1 --vocab 300");
+  EXPECT_EQ(small["n_layer"], 1);
+  EXPECT_EQ(small["bos_token_id"], 299);
+  EXPECT_EQ(small["eos_token_id"], 299);
 }
 
 TEST(MakeModelToolTest, WeightsWithoutConfigurationAreKept) {

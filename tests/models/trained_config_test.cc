@@ -211,6 +211,10 @@ constexpr Refusal kRefusals[] = {
      "\"mac_context\" is \"prefix_full\""},
     {"segmented", "titans-mac-tiny", R"({"attention_kind": "sliding"})", kUnimplemented,
      "\"attention_kind\" is \"sliding\""},
+    {"infinite_period", "titans-lmm-tiny", R"({"memory_anchor_period": "inf"})", kInvalid,
+     "\"memory_anchor_period\" is \"inf\", expected an integer from 1 to 16777216, or null"},
+    {"two_variants", "titans-lmm-tiny", R"({"architecture_variant": "lmm"})", kInvalid,
+     "\"architecture_variant\" is \"lmm\", expected no such key beside \"variant\""},
     {"two_reads", "titans-mac-tiny",
      R"({"memory_anchor_period": 8, "memory_read": "anchor",
          "mac_output_memory": "segment_start"})",
@@ -235,7 +239,7 @@ constexpr Refusal kRefusals[] = {
     {"pytorch_layers", "titans-pytorch-tiny", R"({"neural_memory_layers": [0, 1]})", kInvalid,
      "\"neural_memory_layers\" is [0,1], expected a list of layers, which count from 1 to 2"},
     {"pytorch_streams", "titans-pytorch-tiny", R"({"hyper_connections": null})", kInvalid,
-     "\"mhc_0_3_11\" (the package hyper-connections 0.3.11)"},
+     "\"hyper_connections\" is missing: expected the kind of the checkpoint's hyper-connections"},
     {"pytorch_kind", "titans-pytorch-tiny", R"({"hyper_connections": "mhcv2"})", kUnimplemented,
      "\"hyper_connections\" is \"mhcv2\""},
     {"pytorch_embedding", "titans-pytorch-tiny", R"({"token_emb": "X"})", kUnimplemented,
@@ -361,6 +365,65 @@ TEST(TitansKeysTest, EveryKeyOfAnotherFunctionIsRefusedByName) {
       ASSERT_TRUE(same.ok()) << shape << " " << other.key << ": " << same.status();
       EXPECT_EQ(same->fingerprint, Fingerprint(shape, "{}")) << shape << " " << other.key;
     }
+  }
+}
+
+// Keys that have no effect beside others are warned of, one by one; those that say what holds
+// anyway are not.
+TEST(TrainedKeysTest, KeysWithoutEffectAreNamed) {
+  const struct {
+    const char* shape;
+    const char* changes;
+    std::vector<const char*> warnings;
+  } cases[] = {
+      {"titans-lmm-tiny",
+       R"({"segment_length": 8, "sliding_window": 6, "mac_context": "aligned_causal"})",
+       {"\"sliding_window\" is 6 and ignored: the variant \"lmm\" is a memory without attention",
+        "\"segment_length\" is 8 and ignored: ", "\"mac_context\" is \"aligned_causal\" and ign"}},
+      {"titans-lmm-tiny",
+       R"({"persistent_kind": "segment"})",
+       {"\"persistent_kind\" is \"segment\" and ignored: there are no persistent tokens"}},
+      {"titans-lmm-tiny", R"({"persistent_kind": "prefix"})", {}},
+      {"titans-mac-tiny",
+       R"({"sliding_window": 6})",
+       {"\"sliding_window\" is 6 and ignored: a token attends to its segment alone"}},
+      {"titans-mag-tiny",
+       R"({"segment_length": 8})",
+       {"\"segment_length\" is 8 and ignored: it is of the variant \"mac\""}},
+      {"titans-mag-tiny",
+       R"({"attention_kind": "full"})",
+       {"\"sliding_window\" is 6 and ignored: attention_kind \"full\" has no window"}},
+      {"titans-mal-tiny",
+       R"({"mag_gate_both": false})",
+       {"\"mag_gate_both\" is false and ignored: they are of the variants"}},
+      {"titans-pytorch-tiny",
+       R"({"titans_pytorch_version": "0.4.0"})",
+       {"\"titans_pytorch_version\" is \"0.4.0\" and ignored: before 0.5.0 there was \"hc\""}},
+      {"titans-pytorch-tiny",
+       R"({"titans_pytorch_version": "0.4.0", "hyper_connections": "hc"})",
+       {}},
+      {"titans-pytorch-tiny",
+       R"({"neural_memory_layers": [2, 2]})",
+       {"\"neural_memory_layers\" is [2,2], which has layer 2 twice"}},
+  };
+  for (const auto& [shape, changes, warnings] : cases) {
+    const auto config = Config(shape, changes);
+    ASSERT_TRUE(config.ok()) << config.status();
+    ASSERT_EQ(config->warnings.size(), warnings.size()) << shape << " " << changes;
+    for (size_t i = 0; i < warnings.size(); ++i) {
+      EXPECT_THAT(config->warnings[i], HasSubstr(warnings[i]));
+    }
+  }
+}
+
+// Formats that refuse keys that they do not know say so of a flag in the flag's words.
+TEST(TrainedKeysTest, SegmentTokensAreOfOtherModels) {
+  for (const char* shape : {"titans-lmm-tiny", "titans-pytorch-tiny", "ttt-linear-tiny"}) {
+    EXPECT_THAT(std::string(ParseModelConfig(SpecOfShape(shape)->config.dump(), "config.json", 9)
+                                .status()
+                                .message()),
+                HasSubstr("--segment-tokens is given, and a model of type"))
+        << shape;
   }
 }
 

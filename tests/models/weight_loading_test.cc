@@ -151,7 +151,7 @@ TEST_F(WeightLoadingTest, UnusedTensorsAreListedOnceAndHarmlessOnesAreNot) {
   testing::internal::CaptureStderr();
   EXPECT_TRUE(Load().ok());
   const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(log, HasSubstr("1 tensors are not used: something.else"));
+  EXPECT_THAT(log, HasSubstr("1 tensor is not used: something.else"));
 }
 
 TEST_F(WeightLoadingTest, TheHeadIsTiedExactlyWhereTheFileHasNone) {

@@ -345,6 +345,8 @@ TEST_F(OpenAiServiceTest, SurpriseIsInTheUsageOfThoseWhoAsked) {
   EXPECT_THAT(Ask("a", R"({"prompt": [[1], [2, 3, 4]], "surprise": true})").body,
               HasSubstr(R"("surprise":25.0)"));
   EXPECT_THAT(Ask("b", R"({"prompt": [[1], [2, 3, 4]]})").body, Not(HasSubstr("surprise")));
+  EXPECT_THAT(Ask("c", R"({"prompt": [1], "surprise": true, "stream": true})").body,
+              testing::AllOf(HasSubstr("stream_options.include_usage"), HasSubstr("\"surprise\"")));
   const RawResponse streamed = Ask("c", R"({"prompt": [5, 6], "surprise": true, "stream": true,
                                             "stream_options": {"include_usage": true}})");
   EXPECT_THAT(streamed.body, HasSubstr(R"("surprise":20.0)"));
