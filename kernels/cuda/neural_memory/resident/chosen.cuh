@@ -1,5 +1,5 @@
-// Which segments of a step a kernel takes, found by all threads of a block, so that blocks that each
-// do so share them evenly.
+// Which segments of a step a kernel takes, found by all threads of a block, so that blocks that
+// each do so share them evenly.
 #pragma once
 
 #include <cstdint>
