@@ -41,7 +41,8 @@ struct GatedMemoryArgs {
 // Attention whose queries and keys are not rotated yet, and whose values are not mixed:
 //   ValueResidual  mix, unless its v is empty; else that is attention.v
 //   Rope           of attention.q and attention.k, in place, as `rope` has it but for x and y
-//   Attention      attention; in steps of single tokens its out may be as LinearArgs::x
+//   Attention      attention; its out may be as LinearArgs::x, which a device that does not take
+//                  longer rows so refuses
 struct TurnedAttentionArgs {
   ValueResidualArgs mix;
   RopeArgs rope;

@@ -131,9 +131,8 @@ void PersistentAttention::Attend(ForwardContext& ctx, const TensorView& x,
   RopeArgs rope = {
       .positions = ctx.row_index.token_positions, .frequencies = frequencies_, .interleaved = true};
   const TensorView query = ByHead(q, config_.heads), key = ByHead(k, config_.heads);
-  const TensorView read = ctx.batch.longest_row == 1
-                              ? ctx.TempForProducts({tokens, channels}, {out_.weights})
-                              : ctx.Temp({tokens, channels});
+  // What is read of a few tokens a row may be left as the product takes it.
+  TensorView read = ctx.TempForProducts({tokens, channels}, {out_.weights});
   AttentionArgs attention =
       context_.Args(ctx, query, key, ByHead(v, config_.heads), ByHead(read, config_.heads));
   attention.window = config_.window;
@@ -148,12 +147,21 @@ void PersistentAttention::Attend(ForwardContext& ctx, const TensorView& x,
   }
   // Rows and positions come before the positions' own network, which nothing overlaps.
   StreamSteps* const steps = StreamStepsOf(kernels);
-  if (steps == nullptr ||
-      !steps->TurnedAttention(
-          {.mix = mix, .rope = rope, .attention = attention, .settled = true})) {
+  const auto is_turned = [&] {
+    return steps != nullptr &&
+           steps->TurnedAttention(
+               {.mix = mix, .rope = rope, .attention = attention, .settled = true});
+  };
+  bool turned = is_turned();
+  if (!turned && ctx.batch.longest_row != 1 && read.dtype != ctx.backend.activation_dtype()) {
+    read = ctx.Temp({tokens, channels});
+    attention.out = ByHead(read, config_.heads);
+    turned = is_turned();
+  }
+  if (!turned) {
     if (!first) kernels.ValueResidual(mix);
-    for (const TensorView& turned : {query, key}) {
-      rope.x = rope.y = turned;
+    for (const TensorView& x : {query, key}) {
+      rope.x = rope.y = x;
       kernels.Rope(rope);
     }
     kernels.Attention(attention);

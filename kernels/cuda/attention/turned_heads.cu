@@ -1,8 +1,9 @@
 // TurnedAttention: of single tokens whose heads have keys and values of their own, and that see few
 // blocks of positions, by one kernel, in which a warp, or the warps of a block, take a head of a
-// token, as in own_heads.cu. Where few tokens follow others of their row, a kernel in front of it
-// turns queries and stores the step's keys and values. Else queries, keys and values are made by a
-// kernel in front of Attention().
+// token, as in own_heads.cu. A token that follows a few others of its row makes their keys and
+// values for itself, as they are on their way to the context. Beside rows of many tokens, if they
+// are few, a kernel in front of it turns queries and stores the step's keys and values. Else
+// queries, keys and values are made by a kernel in front of Attention().
 #include <algorithm>
 #include <cstdint>
 
@@ -18,6 +19,10 @@ namespace mneme::cuda::attention {
 namespace {
 
 constexpr int kWarpsAlone = 4;  // of a block whose warps have a head each
+constexpr int kMostFresh = 16;  // tokens of a row, of which each makes the keys of those before it
+// What is asked for ahead has to find room in the L2 cache beside what others ask for.
+constexpr int64_t kMostAhead = int64_t{24} << 20;
+constexpr int kLeastAhead = 32;  // keys
 
 // What is to be done to q, k and v of a token.
 struct Turn {
@@ -29,7 +34,9 @@ struct Turn {
   int heads;                         // whose channels share a gate, or all
   int half;
   bool settled;
-  bool done;  // of q, and keys and values of the step are where they are kept
+  bool done;     // of q, and keys and values of the step are where they are kept
+  int ahead;     // keys of a token that are asked for before the kernel ahead has ended, if settled
+  bool in_turn;  // token n is row n's, mostly
 
   // Sine and cosine of pair j of a head of a token.
   __device__ void Angle(int64_t position, int j, float* sin, float* cos) const {
@@ -58,14 +65,41 @@ struct Eight {
 #pragma unroll
     for (int i = 0; i < kLaneColumns; ++i) at[i] = values[i];
   }
+  // By the angles of a token, its first pair being pair `pair` of the head.
+  __device__ void Rotate(const Turn& turn, int64_t position, int pair) {
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; i += 2) {
+      float sin, cos;
+      turn.Angle(position, pair + i / 2, &sin, &cos);
+      const float2 turned = Turned({at[i], at[i + 1]}, sin, cos);
+      at[i] = turned.x, at[i + 1] = turned.y;
+    }
+  }
+  __device__ void Add(const Eight& first, float mix) {
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; ++i) at[i] = fmaf(first.at[i] - at[i], mix, at[i]);
+  }
   __device__ uint4 Rounded() const {
     return RoundEight<__nv_bfloat16>(float4{at[0], at[1], at[2], at[3]},
                                      float4{at[4], at[5], at[6], at[7]});
   }
 };
 
+// The last row that begins at `token` or before it. By whole warps, all of one token.
+__device__ inline int RowOfWarp(const Problem& p, int token) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int low = 0, high = p.rows;
+  while (high - low > 1) {
+    const int step = (high - low + kWarp - 1) / kWarp, probe = low + lane * step;
+    const bool begins = probe < high && p.row_offsets[probe] <= token;
+    low += (__popc(__ballot_sync(kAllLanes, begins)) - 1) * step;
+    high = min(high, low + step);
+  }
+  return low;
+}
+
 template <int kLanes, bool kAlone>
-__global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWarp)
+__global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWarp, kAlone ? 5 : 1)
     TurnedHeads(const __grid_constant__ Problem p, const __grid_constant__ Turn turn, int pairs) {
   using Lanes = LaneAttention<kLanes>;
   LetNextKernelStart();
@@ -79,18 +113,20 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
   const int dim = p.key_dim;
   const int64_t of_head = int64_t{head} * dim + own;
   const int64_t of_token = int64_t{token} * p.heads * dim + of_head;
-  // Mostly, every row has a token: what is the token's row then is on its way at once.
-  const int likely = min(token, p.rows - 1);
-  int slot = p.slots[likely];
-  int64_t position = p.positions[likely];
-  if (p.row_offsets[likely] != token || p.row_offsets[likely + 1] <= token) {
-    const int row = RowOf(p, token);
-    slot = p.slots[row];
-    position = p.positions[row] + token - p.row_offsets[row];
+  // What is the token's row if every row has one is on its way at once.
+  int row = turn.in_turn ? min(token, p.rows - 1) : RowOfWarp(p, token);
+  int row_token = p.row_offsets[row], slot = p.slots[row];
+  int64_t row_begin = p.positions[row];
+  if (turn.in_turn && (row_token != token || p.row_offsets[row + 1] <= token)) {
+    row = RowOfWarp(p, token);
+    row_token = p.row_offsets[row], slot = p.slots[row], row_begin = p.positions[row];
   }
+  const int64_t position = row_begin + token - row_token;
   if (slot < 0) return WaitForPreviousKernel();
   const int64_t begin = p.First(position), first_block = begin / kContextBlock;
-  const int count = static_cast<int>(position - begin) + 1;
+  const int seen = static_cast<int>(position - begin) + 1;
+  // Those of the row's tokens in the step, its own among them, are not read.
+  const int fresh = turn.done ? 0 : min(token - row_token + 1, seen), count = seen - fresh;
   const int skipped = static_cast<int>(begin - first_block * kContextBlock);
   const Field &keys = p.keys[0], &values = p.values[0];
   // Where the lane-th block of those seen lies.
@@ -107,83 +143,82 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
       asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
     };
     const int64_t in_row = int64_t{head} * dim * 2;
-    for (int base = (kAlone ? 0 : warp) * kWarp; base < count; base += warps * kWarp) {
+    const int ahead = min(count, turn.ahead);
+    for (int base = (kAlone ? 0 : warp) * kWarp; base < ahead; base += warps * kWarp) {
       const int place = skipped + base + lane;
       const int64_t at = __shfl_sync(kAllLanes, block, min(place / kContextBlock, kWarp - 1));
-      if (base + lane >= count) continue;
+      if (base + lane >= ahead) continue;
       const std::byte* const rows = keys.base + at + in_row;
       prefetch(rows + keys.offset + place % kContextBlock * keys.row_bytes);
       prefetch(rows + values.offset + place % kContextBlock * values.row_bytes);
     }
     WaitForPreviousKernel();
   }
-  Eight q = {}, k = {}, v = {}, first = {};
-  float mix = 0;
+  Eight q = {};
   if (has_columns) q.Load(p.q + of_token);
-  if (has_columns && !turn.done) {
-    k.Load(p.k[0] + of_token);
-    v.Load(p.v[0] + of_token);
-    if (turn.first != nullptr) {
-      first.Load(turn.first + of_token);
-      mix = turn.Mix(token, head);
-    }
-  }
-
-  if (has_columns && !turn.done) {
-#pragma unroll
-    for (int i = 0; i < kLaneColumns; i += 2) {
-      float sin, cos;
-      turn.Angle(turn.positions[token], (own + i) / 2, &sin, &cos);
-      const float2 turned_q = Turned({q.at[i], q.at[i + 1]}, sin, cos);
-      const float2 turned_k = Turned({k.at[i], k.at[i + 1]}, sin, cos);
-      q.at[i] = turned_q.x, q.at[i + 1] = turned_q.y;
-      k.at[i] = turned_k.x, k.at[i + 1] = turned_k.y;
-    }
-#pragma unroll
-    for (int i = 0; i < kLaneColumns; ++i) v.at[i] = fmaf(first.at[i] - v.at[i], mix, v.at[i]);
-  }
-  const uint4 own_key = k.Rounded(), own_value = v.Rounded();
+  if (has_columns && !turn.done) q.Rotate(turn, turn.positions[token], own / 2);
   Lanes attention;
 #pragma unroll
   for (int i = 0; i < kLaneColumns; ++i) attention.query[i] = p.scale * kLog2E * q.at[i];
 
-  const int first_key = (kAlone ? 0 : warp) * Lanes::kKeys, step = warps * Lanes::kKeys;
-  // The prefix, whose rows are f32.
-  for (int base = first_key; base < p.prefix; base += step) {
+  // The lane's columns of a place's key and value.
+  struct Pair {
+    uint4 *key, *value;
+  };
+  const auto pair_at = [&](int place) {
+    std::byte* const rows = const_cast<std::byte*>(keys.base) +
+                            __shfl_sync(kAllLanes, block, min(place / kContextBlock, kWarp - 1)) +
+                            of_head * 2;
+    const int in_block = place % kContextBlock;
+    return Pair{reinterpret_cast<uint4*>(rows + keys.offset + in_block * keys.row_bytes),
+                reinterpret_cast<uint4*>(rows + values.offset + in_block * values.row_bytes)};
+  };
+  // The prefix, whose rows are f32, and the step's own tokens, of each a row a group.
+  for (int base = (kAlone ? 0 : warp) * Lanes::kGroups; base < max(p.prefix, fresh);
+       base += warps * Lanes::kGroups) {
+    uint4 key[Lanes::kAhead] = {}, value[Lanes::kAhead] = {};
+    const int j = base + group;
+    int found = 0;
+    if (j < p.prefix) {
+      Eight of_row = {};
+      if (has_columns) of_row.Load(p.prefix_keys + int64_t{j} * p.heads * dim + of_head);
+      key[0] = of_row.Rounded();
+      if (has_columns) of_row.Load(p.prefix_values + int64_t{j} * p.heads * dim + of_head);
+      value[0] = of_row.Rounded();
+      found = 1;
+    }
+    const Pair to = pair_at(skipped + count + j);
+    if (j < fresh) {
+      const int of = token + 1 - fresh + j;
+      uint4 own_key = {}, own_value = {};
+      if (has_columns) {
+        const int64_t at = int64_t{of} * p.heads * dim + of_head;
+        Eight k, v, first = {};
+        k.Load(p.k[0] + at);
+        v.Load(p.v[0] + at);
+        if (turn.first != nullptr) first.Load(turn.first + at);
+        k.Rotate(turn, turn.positions[of], own / 2);
+        if (turn.first != nullptr) v.Add(first, turn.Mix(of, head));
+        own_key = k.Rounded();
+        own_value = v.Rounded();
+        if (of == token) *to.key = own_key, *to.value = own_value;
+      }
+      key[1] = own_key, value[1] = own_value;
+      if (found == 0) key[0] = own_key, value[0] = own_value;
+      ++found;
+    }
+    float scores[Lanes::kAhead];
+    attention.Take(key, value, found, scores);
+  }
+  for (int base = (kAlone ? 0 : warp) * Lanes::kKeys; base < count; base += warps * Lanes::kKeys) {
     uint4 key[Lanes::kAhead] = {}, value[Lanes::kAhead] = {};
 #pragma unroll
     for (int a = 0; a < Lanes::kAhead; ++a) {
       const int j = base + a * Lanes::kGroups + group;
-      if (j >= p.prefix || !has_columns) continue;
-      Eight row;
-      row.Load(p.prefix_keys + int64_t{j} * p.heads * dim + of_head);
-      key[a] = row.Rounded();
-      row.Load(p.prefix_values + int64_t{j} * p.heads * dim + of_head);
-      value[a] = row.Rounded();
-    }
-    float scores[Lanes::kAhead];
-    attention.Take(key, value, (p.prefix - base - group + Lanes::kGroups - 1) / Lanes::kGroups,
-                   scores);
-  }
-  for (int base = first_key; base < count; base += step) {
-    uint4 key[Lanes::kAhead] = {}, value[Lanes::kAhead] = {};
-#pragma unroll
-    for (int a = 0; a < Lanes::kAhead; ++a) {
-      const int j = base + a * Lanes::kGroups + group, place = skipped + j;
-      const int64_t at = __shfl_sync(kAllLanes, block, min(place / kContextBlock, kWarp - 1));
+      const Pair from = pair_at(skipped + j);
       if (j >= count || !has_columns) continue;
-      std::byte* const rows = const_cast<std::byte*>(keys.base) + at;
-      auto* const to_key = reinterpret_cast<uint4*>(
-          rows + keys.offset + place % kContextBlock * keys.row_bytes + of_head * 2);
-      auto* const to_value = reinterpret_cast<uint4*>(
-          rows + values.offset + place % kContextBlock * values.row_bytes + of_head * 2);
-      if (j < count - 1 || turn.done) {
-        key[a] = *to_key;
-        value[a] = *to_value;
-      } else {
-        *to_key = key[a] = own_key;
-        *to_value = value[a] = own_value;
-      }
+      key[a] = *from.key;
+      value[a] = *from.value;
     }
     float scores[Lanes::kAhead];
     attention.Take(key, value, (count - base - group + Lanes::kGroups - 1) / Lanes::kGroups,
@@ -301,13 +336,20 @@ bool TurnedAttention(Device& device, const TurnedAttentionArgs& args) {
                .heads = static_cast<int>(heads),
                .half = static_cast<int>(dim / 2),
                .settled = args.settled,
-               .done = false};
+               .done = false,
+               .ahead = static_cast<int>(
+                   std::max<int64_t>(kMostAhead / (tokens * heads * dim * 4), kLeastAhead)),
+               .in_turn = attention.longest_row == 1};
   const Problem p = ProblemOf(attention);
   const int64_t most_blocks = MostBlocks(attention) - p.prefix_blocks();
   const bool single = attention.longest_row == 1;
   const bool by_heads = most_blocks <= kMostOwnBlocks && TakesTensorCores(device, p, attention) &&
                         (single || HasShortRows(attention));
-  if (!single || !by_heads) {
+  // Steps of single tokens have a kernel for what is rounded, others only this one.
+  if (!single && !by_heads && attention.out.dtype != DType::kF32) return false;
+  const bool makes_own =
+      by_heads && attention.longest_row > 0 && attention.longest_row <= kMostFresh;
+  if (!makes_own) {
     const int64_t fours = tokens * heads * dim / 4;
     LaunchOverlapping(device, "Turn", by_heads ? TurnKernel<true> : TurnKernel<false>,
                       static_cast<int>((fours + kThreads - 1) / kThreads), kThreads, 0, 1, p, turn,

@@ -75,9 +75,7 @@ struct Params {
   // The logit of each head's gate, and what the answer times that becomes; or none.
   const float* answer_gate;
   ReadOutput gated;
-  // Segments of tokens that end no step, in sessions that have begun, are left to others; of steps
-  // of one token and of those that are read ahead, segments of one.
-  bool only_steps;
+  int others;        // segments of so many tokens or fewer are left to others
   bool only_single;  // segments of several tokens are left to others
   HeldSteps held;    // what steps of one token find held back, and add to W and S first; or nothing
   Copy weights, momenta, anchors;
@@ -139,10 +137,9 @@ void LaunchOneTokenSteps(Device& device, const Plan& plan, const Params& p);
 void LaunchAnchoredSteps(Device& device, const Plan& plan, const Params& p);
 // resident/several_tokens.cu: steps of several tokens, likewise.
 void LaunchSeveralTokenSteps(Device& device, const Plan& plan, const Params& p);
-// resident/single_tokens.cu: of those, tokens of segments that OnlyReads() holds for, each by
-// itself. `entries`: of all segments, or 0 if each has one at most. False: not these, and nothing
-// was done.
-bool LaunchSingleTokens(Device& device, const Params& p, int entries);
+// resident/few_tokens.cu: of those, segments of a few tokens, the longest segment having `longest`
+// or, if 0, any number. Returns how many a segment may have; 0: not these, and nothing was done.
+int LaunchFewTokens(Device& device, const Params& p, int64_t longest);
 // resident/ahead.cu: steps read ahead; `momenta` are their gradients.
 void LaunchReadAhead(Device& device, const Plan& plan, const Params& p);
 

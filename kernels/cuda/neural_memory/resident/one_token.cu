@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
   const int tokens = segment.end - segment.first;
-  if (segment.slot < 0 || tokens <= (p.only_steps ? 1 : 0)) return WaitForPreviousKernel();
+  if (segment.slot < 0 || tokens <= p.others) return WaitForPreviousKernel();
   team.Enter();
 
   const MemoryNetwork& network = p.network;

@@ -202,7 +202,7 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
               .logits = false,
               .answer_gate = nullptr,
               .gated = {},
-              .only_steps = false,
+              .others = 0,
               .only_single = false,
               .held = {},
               .weights = {},
@@ -343,7 +343,7 @@ void LaunchHeld(Device& device, const HeldMemoryArgs& args, bool early) {
 void LaunchLonger(Device& device, const NeuralMemoryArgs& args) {
   const Plan plan = MakePlan(device, args, /*blocks=*/0, UnitsOf(args));
   Params p = MakeParams(args, plan);
-  p.only_steps = true;
+  p.others = 1;
   if (args.read == Read::kAhead) return LaunchReadAhead(device, plan, p);
   LaunchOneTokenSteps(device, plan, p);
 }
@@ -351,12 +351,12 @@ void LaunchLonger(Device& device, const NeuralMemoryArgs& args) {
 bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
   const NeuralMemoryArgs& memory = args.memory;
   if (!TakesManySteps(memory)) return false;
-  // One of `step` single tokens ends a step, mostly. Beside a few longer segments
-  // they are still most of the work.
-  const bool single = memory.segments.longest == 1;
-  const bool mostly_single = single || memory.q.shape[0] <= 2 * int64_t{memory.segments.count};
-  const int64_t ending = UnitsOf(memory) / memory.step * (single ? 1 : 2);
-  const int64_t units = mostly_single ? std::max<int64_t>(ending, 1) : UnitsOf(memory);
+  // Beside a few longer segments single tokens are most of the work.
+  const int64_t longest = memory.segments.longest;
+  const bool mostly_single =
+      longest == 1 || memory.q.shape[0] <= 2 * int64_t{memory.segments.count};
+  const int64_t units =
+      mostly_single ? std::max<int64_t>(UnitsOf(memory) / memory.step, 1) : UnitsOf(memory);
   const Plan plan = MakePlan(device, memory, /*blocks=*/0, units);
   if (plan.blocks == 0) return false;
   Params p = MakeParams(memory, plan);
@@ -364,9 +364,8 @@ bool LaunchGated(Device& device, const GatedMemoryArgs& args) {
   p.answer_gate = args.gate.as<const float>();
   p.gated = {args.y.data, args.y.dtype == DType::kBF16};
   p.early = args.settled;
-  p.only_steps = mostly_single &&
-                 LaunchSingleTokens(device, p, single ? 0 : static_cast<int>(memory.q.shape[0]));
-  LaunchSeveralTokenSteps(device, plan, p);
+  if (mostly_single) p.others = LaunchFewTokens(device, p, longest);
+  if (longest == 0 || longest > p.others) LaunchSeveralTokenSteps(device, plan, p);
   return true;
 }
 

@@ -9,44 +9,12 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/neural_memory/resident/chosen.cuh"
+#include "kernels/cuda/neural_memory/resident/pairs.cuh"
 #include "kernels/cuda/neural_memory/resident/tokens.cuh"
 
 namespace mneme::cuda::neural_memory::resident {
 namespace {
-
-// A row of an open step's tokens, of the slab or of a memory's initial value; null: zeros.
-__device__ inline const float* PendingRow(const StateView& view, const float* initial,
-                                          const Segment& segment, bool first, int64_t at) {
-  if (!first) return MemoryAt<float>(view, segment.slot, segment.memory) + at;
-  return initial == nullptr ? nullptr : initial + at;
-}
-
-// The segments from `base` on, at most as many as threads, that are not left to others: their
-// places behind it go to `left`, behind which is room for the counts of warps. Returns how many
-// they are; begins and ends with the block's threads together.
-__device__ inline int SegmentsLeft(const Params& p, int base, uint16_t* left) {
-  uint16_t* const counts = left + kThreads;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
-  bool is_left = false;
-  if (base + thread < p.segments.count) {
-    const Segment segment(p.segments, base + thread);
-    is_left = segment.slot >= 0 && segment.first != segment.end &&
-              !OnlyReads(p, segment, p.positions[segment.first]);
-  }
-  const unsigned of_warp = __ballot_sync(kAllLanes, is_left);
-  if (lane == 0) counts[warp] = static_cast<uint16_t>(__popc(of_warp));
-  __syncthreads();
-  int ahead = 0, all = 0;
-  for (int w = 0; w < kWarps; ++w) {
-    if (w < warp) ahead += counts[w];
-    all += counts[w];
-  }
-  if (is_left) {
-    left[ahead + __popc(of_warp & ((1u << lane) - 1))] = static_cast<uint16_t>(thread);
-  }
-  __syncthreads();
-  return all;
-}
 
 // One head of one segment, with what the blocks of the cluster share in `shared`. No loop is
 // unrolled: what is inlined into it has to fit the instruction cache.
@@ -412,29 +380,7 @@ __device__ inline void WalkSegment(const Params& p, const Team& team, int unit, 
       if (p.writes_anchors) tensors.InSlab(p.anchors, kGain)[i] = anchor_gain[i];
     }
   }
-  // Pairs of the step that is open now, and zeros behind them where there were others.
-#pragma unroll 1
-  for (int row = rank; row < step - 1; row += p.blocks) {
-    const int e = segment.end - open_now + row;  // the row's entry, if it is of this segment
-    const bool is_new = row < open_now && e >= segment.first;
-    if (!is_new && !first && !(steps && row >= open_now)) continue;
-    const bool is_initial = first && row < open && row < open_now && !is_new;
-    const int64_t held = int64_t{head} * (step - 1) + row;
-    const auto keep_row = [&](const StateView& view, const float* initial, int width,
-                              const auto& of_entry) {
-      float* const to = MemoryAt<float>(view, segment.slot, segment.memory) + held * width;
-#pragma unroll 1
-      for (int i = thread; i < width; i += kThreads) {
-        float x = 0;
-        if (is_new) x = of_entry(i);
-        if (is_initial && initial != nullptr) x = initial[held * width + i];
-        to[i] = x;
-      }
-    };
-    keep_row(p.pending_k, p.initial_k, dim, [&](int i) { return p.k[in_entries(e) + i]; });
-    keep_row(p.pending_v, p.initial_v, dim, [&](int i) { return p.v[in_entries(e) + i]; });
-    keep_row(p.pending_rate, p.initial_rate, 1, [&](int) { return GateOf(p, p.rate, e, head); });
-  }
+  KeepPairs(p, segment, head, begin, rank, p.blocks);
 }
 
 // Of many units that may be left to others, a cluster has several.
@@ -451,14 +397,19 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int clusters = static_cast<int>(gridDim.x) / p.blocks;
   // Which segments are left is found by all threads, so that clusters share these evenly; without
   // others to leave some to, each cluster has its unit.
-  const int segments = p.only_steps ? p.segments.count : 1;
+  const int segments = p.others > 0 ? p.segments.count : 1;
   int before = 0;  // units of the segments looked at
 #pragma unroll 1
   for (int base = 0; base < segments; base += kThreads) {
-    const int units = p.only_steps ? SegmentsLeft(p, base, left) * p.heads : clusters;
+    const int units = p.others > 0 ? ChooseSegments(p, base, left,
+                                                    [&](const Segment& segment) {
+                                                      return segment.end - segment.first > p.others;
+                                                    }) *
+                                         p.heads
+                                   : clusters;
 #pragma unroll 1
     for (int i = (cluster + clusters - before % clusters) % clusters; i < units; i += clusters) {
-      const int unit = p.only_steps ? (base + left[i / p.heads]) * p.heads + i % p.heads : i;
+      const int unit = p.others > 0 ? (base + left[i / p.heads]) * p.heads + i % p.heads : i;
       WalkSegment<kDepth, kHeld>(p, team, unit, shared);
       __syncthreads();
     }
@@ -467,20 +418,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// Shared memory of SegmentsLeft(): places, and counts of warps.
-constexpr int kLeftBytes = (kThreads + 2 * kWarps) * static_cast<int>(sizeof(uint16_t));
-
 template <int kDepth>
 void Launch(Device& device, const Plan& plan, const Params& p) {
   const auto kernel = plan.held <= kFewHeld ? SeveralTokenStepsKernel<kDepth, kFewHeld>
                                             : SeveralTokenStepsKernel<kDepth, kMostHeld>;
   int clusters = p.segments.count * p.heads;
-  if (p.only_steps) {
+  if (p.others > 0) {
     clusters = std::min(clusters, std::max(1, 2 * device.multiprocessors() / plan.blocks));
   }
   LaunchOverlapping(device, "steps of several tokens of a neural memory", kernel,
                     clusters * plan.blocks, kThreads,
-                    plan.shared_bytes + (p.only_steps ? kLeftBytes : 0), plan.blocks, p);
+                    plan.shared_bytes + (p.others > 0 ? kChosenBytes : 0), plan.blocks, p);
 }
 
 }  // namespace
