@@ -16,11 +16,12 @@
 
 namespace mneme {
 
-// A LayerNorm as part of an operation.
+// A LayerNorm as part of an operation; of NormedProductsStep RmsNorm as well.
 struct StepNorm {
   TensorView weight;  // [model_dim] f32
   TensorView bias;    // [model_dim] f32, or empty: 0
   float eps = 1e-5f;
+  bool centred = true;  // else it is RmsNorm, without a bias
 };
 
 // One matrix for all rows, and its bias.

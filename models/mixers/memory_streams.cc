@@ -108,11 +108,12 @@ void MemoryStreams::Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const
 }
 
 void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory,
-                        const HeldSteps& held) const {
+                        const HeldSteps& held, const MemoryAnswer& answer) const {
   const std::vector<MemoryStream> left = Left();
   HeldMemorySteps* const steps = HeldMemoryStepsOf(ctx.kernels());
   if (held.capacity > 0 && steps != nullptr) {
-    HeldMemoryArgs args = {.streams = left, .memory = memory, .held = held, .settled = true};
+    HeldMemoryArgs args = {
+        .streams = left, .memory = memory, .held = held, .settled = true, .answer = answer};
     if (steps->HeldMemory(args)) return;
     Compose(ctx.kernels(), left);
     args.streams = {};

@@ -68,23 +68,28 @@ std::vector<NeuralLayer> NeuralLayers() {
 }
 
 struct NeuralStepResult {
-  bool fused = false;
+  bool fused = false, answered = false;
   std::vector<double> out, states, windows;
+  std::vector<double> hidden, surprise;  // behind the answer
 };
 
-// How a layer's token is computed: operation by operation, as NeuralMemoryStep, or as HeldMemory.
-enum class Way : uint8_t { kParts, kStep, kHeld };
+// How a layer's token is computed: operation by operation, as NeuralMemoryStep, or as HeldMemory,
+// which holds steps of few heads back, too, or not.
+enum class Way : uint8_t { kParts, kStep, kHeld, kFew };
+
+std::vector<SegmentSpec> ManySegments() {
+  return {{.length = 1, .slot = 2},
+          {.length = 1, .slot = -1},
+          {.length = 1, .slot = 0, .fresh = true},
+          {.length = 0, .slot = 1},
+          {.length = 1, .slot = 3}};
+}
 
 class NeuralStepProblem {
  public:
-  NeuralStepProblem(uint64_t seed, const NeuralLayer& layer)
-      : layer_(layer),
-        memory_(seed, layer.memory,
-                {{.length = 1, .slot = 2},
-                 {.length = 1, .slot = -1},
-                 {.length = 1, .slot = 0, .fresh = true},
-                 {.length = 0, .slot = 1},
-                 {.length = 1, .slot = 3}}) {
+  NeuralStepProblem(uint64_t seed, const NeuralLayer& layer,
+                    const std::vector<SegmentSpec>& segments = ManySegments())
+      : layer_(layer), memory_(seed, layer.memory, segments) {
     SeededRandom random(seed + 1000);
     const int width = Width(), heads = layer.memory.heads;
     for (int i = 0; i < 3; ++i) {
@@ -101,6 +106,12 @@ class NeuralStepProblem {
       const double frequency = i < layer.memory.dim / 2 ? random.Uniform(1e-4, 1) : 1e-10;
       frequencies_.push_back(static_cast<float>(frequency));
     }
+    int entries = 0;
+    for (const SegmentSpec& s : segments) entries += s.length;
+    gate_ = random.NormalValues(int64_t{entries} * width);
+    norm_ = random.UniformValues(layer.memory.dim, 0.5, 1.5);
+    hidden_ = random.NormalValues(int64_t{entries} * kModelDim);
+    product_ = random.NormalValues(int64_t{kModelDim} * width, 0.1, DType::kBF16);
   }
 
   NeuralStepResult Run(Backend& backend, Way way) const {
@@ -163,13 +174,51 @@ class NeuralStepProblem {
       streams.emplace_back().last = keep;
     }
 
+    // The way out.
+    const int64_t entries = args.q.shape[0];
+    const Shape flat{entries, Width()};
+    const TensorView gated = bench.NewActivations(flat), normed = bench.NewActivations(flat);
+    const TensorView hidden = bench.Activations(hidden_, {entries, kModelDim});
+    const TensorView surprise =
+        bench.Floats(std::vector<double>(static_cast<size_t>(entries), -1), {entries});
+    const auto with_shape = [](TensorView tensor, const Shape& shape) {
+      tensor.shape = shape;
+      return tensor;
+    };
+    const Shape by_head{entries * layer_.memory.heads, layer_.memory.dim};
+    NeuralMemoryOutputArgs output = {
+        .gate = {.x = bench.Activations(gate_, flat), .activation = Activation::kSilu, .y = gated},
+        .product = {.a = with_shape(args.out, flat), .b = gated, .y = gated},
+        .norm = RmsNormArgs{.x = with_shape(gated, by_head),
+                            .weight = bench.Floats(norm_, {layer_.memory.dim}),
+                            .eps = 1e-3f,
+                            .y = with_shape(normed, by_head)}};
+    if (!args.loss.empty()) {
+      output.surprise = {.loss = args.loss, .read = args.out, .surprise = surprise};
+    }
+    const PackedMatrix matrix = bench.Pack(product_, kModelDim, Width(), DType::kBF16);
+    const LinearArgs product = {
+        .x = normed, .weights = {&matrix, 1}, .y = hidden, .accumulate = true};
+
     NeuralStepResult result;
     if (way == Way::kStep) {
       result.fused = bench.kernels().NeuralMemoryStep({.streams = streams, .memory = args});
-    } else if (way == Way::kHeld) {
-      result.fused = RunHeld(bench, streams, args);
+    } else if (way != Way::kParts) {
+      const MemoryAnswer answer = {
+          .output = &output, .product = product, .done = &result.answered};
+      result.fused = RunHeld(bench, streams, args, answer, /*holds=*/way == Way::kHeld);
     }
     if (!result.fused) Compose(bench.kernels(), streams, args);
+    if (!result.answered) {
+      Kernels& kernels = bench.kernels();
+      if (!args.loss.empty()) kernels.Surprise(output.surprise);
+      kernels.Activate({&output.gate, 1});
+      kernels.Multiply(output.product);
+      kernels.RmsNorm(std::get<RmsNormArgs>(output.norm));
+      kernels.Linear({&product, 1});
+    }
+    result.hidden = memory_.ActiveRows(bench, hidden, kModelDim);
+    result.surprise = memory_.ActiveRows(bench, surprise, 1);
     const MemoryProblem::Trained trained = memory_.Results(bench, loaded);
     result.out = trained.out;
     result.out.insert(result.out.end(), trained.loss.begin(), trained.loss.end());
@@ -185,12 +234,14 @@ class NeuralStepProblem {
   }
 
  private:
+  static constexpr int kModelDim = 40;
+
   int Width() const { return layer_.memory.heads * layer_.memory.dim; }
 
   // One step with room for three, which is held back unless its session is fresh; then it is
   // settled.
   bool RunHeld(Workbench& bench, const std::vector<MemoryStream>& streams,
-               const NeuralMemoryArgs& args) const {
+               const NeuralMemoryArgs& args, const MemoryAnswer& answer, bool holds) const {
     HeldMemorySteps* const steps = HeldMemoryStepsOf(bench.kernels());
     const int heads = layer_.memory.heads, dim = layer_.memory.dim, hidden = layer_.memory.hidden;
     if (steps == nullptr || !HoldsStepsBack(args, layer_.memory.orders, dim)) return false;
@@ -208,8 +259,11 @@ class NeuralStepProblem {
     }
     const HeldSteps held = {
         .capacity = kCapacity, .numbers = numbers.view(), .vectors = vectors.view()};
-    if (!steps->HeldMemory(
-            {.streams = streams, .memory = args, .held = held, .always_holds = true})) {
+    if (!steps->HeldMemory({.streams = streams,
+                            .memory = args,
+                            .held = held,
+                            .answer = answer,
+                            .always_holds = holds})) {
       return false;
     }
     steps->SettleNetwork({.slots = bench.Ints(slots),
@@ -238,6 +292,7 @@ class NeuralStepProblem {
   MemoryProblem memory_;
   std::vector<double> filters_[3], biases_[3], windows_[3];
   std::vector<double> a_log_, dt_bias_, frequencies_;
+  std::vector<double> gate_, norm_, hidden_, product_;
 };
 
 class CudaNeuralMemoryStepTest : public testing::Test {
@@ -302,6 +357,63 @@ TEST_F(CudaNeuralMemoryStepTest, LayersThatHoldStepsBackAgreeToo) {
       EXPECT_THAT(got.windows, HasSameBits(parts.windows));
       EXPECT_LE(RelativeError(got.out, exact.out), kNeuralStepBound);
       EXPECT_LE(RelativeError(got.states, exact.states), kNeuralStepBound);
+    }
+  }
+}
+
+// From the streams to the answer's product, of few heads.
+TEST_F(CudaNeuralMemoryStepTest, TokensOfFewHeadsAgreeToo) {
+  if (!HasHopperKernels()) GTEST_SKIP() << "needs clusters";
+  const std::unique_ptr<Backend> reference = MakeReferenceBackend({});
+  const NeuralLayer plain = NeuralLayers()[0];
+  NeuralLayer other = plain;
+  other.memory.name = "other inputs, gates and norms";
+  other.memory.dim = 96;
+  other.memory.hidden = 384;
+  other.memory.norm = MemoryRule::Norm::kLayer;
+  other.memory.trains_gain = true;
+  other.conv_bias = true;
+  other.silu = false;
+  other.l2_norm = false;
+  other.exponential = true;
+  NeuralLayer narrow = plain;
+  narrow.memory.name = "narrow heads, RMS norm, another width of convolutions";
+  narrow.memory.dim = 32;
+  narrow.memory.hidden = 64;
+  narrow.memory.norm = MemoryRule::Norm::kRms;
+  narrow.memory.trains_gain = true;
+  narrow.conv_width = 3;
+  NeuralLayer wide = plain;
+  wide.memory.name = "more units, no convolutions";
+  wide.memory.hidden = 256;
+  wide.conv_width = 0;
+  uint64_t seed = 3900;
+  for (const NeuralLayer& layer : {plain, other, narrow, wide}) {
+    // The product of two rows or less finds surprises as well.
+    for (const auto& segments :
+         {std::vector<SegmentSpec>{{.length = 1, .slot = 2}},
+          {{.length = 1, .slot = 1}, {.length = 1, .slot = 3, .fresh = true}},
+          {{.length = 1, .slot = 2}, {.length = 1, .slot = -1}, {.length = 1, .slot = 0}}}) {
+      for (const DType compute : {DType::kF32, DType::kBF16}) {
+        ++seed;
+        SCOPED_TRACE(std::string(layer.memory.name) + ", " + std::to_string(segments.size()) +
+                     " segments, seed " + std::to_string(seed));
+        const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, compute);
+        const NeuralStepProblem p(seed, layer, segments);
+        const NeuralStepResult got = p.Run(*backend, Way::kFew);
+        EXPECT_TRUE(got.fused);
+        EXPECT_TRUE(got.answered);
+        const NeuralStepResult exact = p.Run(*reference, Way::kParts);
+        EXPECT_THAT(got.windows, HasSameBits(p.Run(*backend, Way::kParts).windows));
+        EXPECT_LE(RelativeError(got.out, exact.out), kNeuralStepBound);
+        EXPECT_LE(RelativeError(got.states, exact.states), kNeuralStepBound);
+        EXPECT_LE(RelativeError(got.surprise, exact.surprise), kNeuralStepBound);
+        const bool rounds = compute == DType::kBF16 && segments.size() > 2;
+        EXPECT_LE(RelativeError(got.hidden, exact.hidden), rounds ? kUnitBF16 : kNeuralStepBound);
+        const NeuralStepResult again = p.Run(*backend, Way::kFew);
+        EXPECT_THAT(again.hidden, HasSameBits(got.hidden));
+        EXPECT_THAT(again.states, HasSameBits(got.states));
+      }
     }
   }
 }
