@@ -57,4 +57,22 @@ void Check(const EngramReadStepArgs& args, ActivationTypes types) {
   Check(args.q, q.shape[1] * q.shape[2], shape[1], "q's matrix");
 }
 
+void Check(const NormedConvolutionStepArgs& args, ActivationTypes types) {
+  const Shape shape = CheckHidden(args.hidden, types);
+  Check(args.norm, shape[1]);
+  CHECK(!args.norm.centred) << "LayerNorm ahead of a convolution";
+  Check(args.convolution, types);
+  Expect(args.convolution.x, types.act, shape, "convolution.x");
+  Expect(args.convolution.y, types.act, shape, "convolution.y");
+}
+
+void Check(const NormedGateStepArgs& args, ActivationTypes types) {
+  const Shape shape = CheckHidden(args.hidden, types);
+  for (const NormedGateStepArgs::Factor& factor : args.factors) {
+    Check(factor.norm, shape[1]);
+    CHECK(!factor.norm.centred) << "LayerNorm of a factor";
+    Expect(factor.x, types.act, shape, "x");
+  }
+}
+
 }  // namespace mneme
