@@ -12,10 +12,10 @@ namespace mneme::cuda::decode {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kHeld = 4;  // accesses of a thread, at most
+constexpr int kMostHeld = 4;  // accesses of a thread
 
 // visit(which access, element) for those that this thread has.
-template <typename Visit>
+template <int kHeld, typename Visit>
 __device__ inline void ForEachFour(int dim, Visit visit) {
 #pragma unroll
   for (int n = 0; n < kHeld; ++n) {
@@ -45,6 +45,7 @@ struct NormedConvolution {
   bool settled;
 };
 
+template <int kHeld>
 __global__ void __launch_bounds__(kThreads, 1)
     NormedConvolutionKernel(const __grid_constant__ NormedConvolution p) {
   using matrix_memory::Filters;
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const matrix_memory::Stream& s = p.stream;
   Filters filters[kHeld];
   float4 weights[kHeld];
-  ForEachFour(p.dim, [&](int n, int i) {
+  ForEachFour<kHeld>(p.dim, [&](int n, int i) {
     weights[n] = LoadFour(p.norm + i);
     filters[n] = Filters(s.conv + int64_t{i} * s.width, s.width,
                          s.conv_bias == nullptr ? nullptr : s.conv_bias + i);
@@ -63,17 +64,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto segment = matrix_memory::LoadSegment(p.segments, static_cast<int>(blockIdx.x));
   if (segment.slot < 0 || segment.end == segment.first) return WaitForPreviousKernel();
   Past past[kHeld];
-  ForEachFour(p.dim, [&](int n, int i) { past[n] = Past(s, segment, i); });
+  ForEachFour<kHeld>(p.dim, [&](int n, int i) { past[n] = Past(s, segment, i); });
   WaitForPreviousKernel();
   float* const hidden = p.hidden + int64_t{segment.first} * p.dim;
   float4 x[kHeld];
   float squares = 0;
-  ForEachFour(p.dim, [&](int n, int i) {
+  ForEachFour<kHeld>(p.dim, [&](int n, int i) {
     x[n] = LoadFour(hidden + i);
     squares += SquaresOf(x[n]);
   });
   const float factor = FactorOf(BlockSum<kThreads>(squares, sums), p.dim, p.eps);
-  ForEachFour(p.dim, [&](int n, int i) {
+  ForEachFour<kHeld>(p.dim, [&](int n, int i) {
     const float4 y = matrix_memory::Convolve(s, filters[n], segment, i, past[n],
                                              Normed(x[n], factor, weights[n]));
     SaveFour(hidden + i, {x[n].x + y.x, x[n].y + y.y, x[n].z + y.z, x[n].w + y.w});
@@ -96,18 +97,19 @@ __device__ inline float4 Activated(Activation activation, const float4& x) {
           cuda::Activated(activation, x.z), cuda::Activated(activation, x.w)};
 }
 
+template <int kHeld>
 __global__ void __launch_bounds__(kThreads, 1)
     NormedGateKernel(const __grid_constant__ NormedGate p) {
   __shared__ float sums[2][kThreads / kWarp];
   LetNextKernelStart();
   float4 weights[2][kHeld], x[2][kHeld], hidden[kHeld];
-  ForEachFour(p.dim, [&](int n, int i) {
+  ForEachFour<kHeld>(p.dim, [&](int n, int i) {
     for (int f = 0; f < 2; ++f) weights[f][n] = LoadFour(p.factors[f].norm + i);
   });
   WaitForPreviousKernel();
   const int64_t row = int64_t{blockIdx.x} * p.dim;
   float squares[2] = {};
-  ForEachFour(p.dim, [&](int n, int i) {
+  ForEachFour<kHeld>(p.dim, [&](int n, int i) {
     hidden[n] = LoadFour(p.hidden + row + i);
 #pragma unroll
     for (int f = 0; f < 2; ++f) {
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int f = 0; f < 2; ++f) {
     factors[f] = FactorOf(BlockSum<kThreads>(squares[f], sums[f]), p.dim, p.factors[f].eps);
   }
-  ForEachFour(p.dim, [&](int n, int i) {
+  ForEachFour<kHeld>(p.dim, [&](int n, int i) {
     float4 y[2];
 #pragma unroll
     for (int f = 0; f < 2; ++f) {
@@ -138,7 +140,7 @@ constexpr int64_t kMostRows = 64;
 
 bool Takes(const TensorView& hidden) {
   return hidden.shape[0] > 0 && hidden.shape[0] <= kMostRows &&
-         hidden.shape[1] <= 4 * kThreads * kHeld && InFours(hidden.shape[1], hidden);
+         hidden.shape[1] <= 4 * kThreads * kMostHeld && InFours(hidden.shape[1], hidden);
 }
 
 }  // namespace
@@ -159,8 +161,9 @@ bool NormedConvolutionStep(Device& device, const NormedConvolutionStepArgs& args
   p.dim = static_cast<int>(args.hidden.shape[1]);
   p.eps = args.norm.eps;
   p.settled = args.settled;
-  LaunchOverlapping(device, "NormedConvolution", NormedConvolutionKernel, p.segments.count,
-                    kThreads, 0, 1, p);
+  const auto kernel =
+      p.dim <= 4 * kThreads ? NormedConvolutionKernel<1> : NormedConvolutionKernel<kMostHeld>;
+  LaunchOverlapping(device, "NormedConvolution", kernel, p.segments.count, kThreads, 0, 1, p);
   return true;
 }
 
@@ -177,8 +180,9 @@ bool NormedGateStep(Device& device, const NormedGateStepArgs& args) {
   }
   p.hidden = args.hidden.as<float>();
   p.dim = static_cast<int>(args.hidden.shape[1]);
-  LaunchOverlapping(device, "NormedGate", NormedGateKernel,
-                    static_cast<int>(args.hidden.shape[0]), kThreads, 0, 1, p);
+  const auto kernel = p.dim <= 4 * kThreads ? NormedGateKernel<1> : NormedGateKernel<kMostHeld>;
+  LaunchOverlapping(device, "NormedGate", kernel, static_cast<int>(args.hidden.shape[0]), kThreads,
+                    0, 1, p);
   return true;
 }
 
