@@ -173,7 +173,7 @@ __device__ inline float GateOf(const Stream& s, const matrix_memory::GateWeights
 }
 
 template <int kHeld>
-__global__ void __launch_bounds__(kThreads, kHeld <= 2 ? 2 : 1)
+__global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHeld <= 2 ? 2 : 1)
     FusedTokenKernel(const __grid_constant__ FusedToken t) {
   __shared__ Shared shared;
   const Params& p = t.memory;
@@ -245,8 +245,6 @@ __global__ void __launch_bounds__(kThreads, kHeld <= 2 ? 2 : 1)
   const int64_t in_entry = (int64_t{entry} * p.heads + head) * dim;
   const bool answers =
       rank == 0 && warp == kAnswerWarp && lane < rows_2.lanes() && rows_2.has;
-  Four out_norm;
-  if (answers && t.y.data != nullptr) out_norm = Four(LoadFour(t.norm + rows_2.column));
   float* numbers = nullptr;
   if (p.held.capacity > 0) {
     numbers = NumbersOfHead(p, segment.slot, segment.memory, head);
@@ -273,11 +271,6 @@ __global__ void __launch_bounds__(kThreads, kHeld <= 2 ? 2 : 1)
   WaitForPreviousKernel();
   team.AwaitAll();
 
-  Four answer_gate;
-  if (answers && t.y.data != nullptr) {
-    answer_gate = Four(
-        matrix_memory::LoadEither(t.rounded_gate, t.answer_gate, in_entry + rows_2.column));
-  }
   if (warp < kVectors) {
     const Stream& s = t.vectors[warp];
     float4 v = {};
@@ -443,6 +436,12 @@ __global__ void __launch_bounds__(kThreads, kHeld <= 2 ? 2 : 1)
   rows_2.SumRows(sum, dim, shared.partial[1]);
   __syncthreads();
   if (to == 0) send(1, 0);
+  Four answer_gate, out_norm;  // on their way with the outputs
+  if (answers && t.y.data != nullptr) {
+    answer_gate = Four(
+        matrix_memory::LoadEither(t.rounded_gate, t.answer_gate, in_entry + rows_2.column));
+    out_norm = Four(LoadFour(t.norm + rows_2.column));
+  }
   // Nobody waits for what the slab gets.
   rows_1.ForEach<kHeld>([&](int i, int row) {
     keep(0, int64_t{row} * part_1.pitch + rows_1.column, w_1[i], s_1[i]);
