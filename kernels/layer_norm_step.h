@@ -1,7 +1,7 @@
-// Parts of networks with a norm in them as one operation, for steps in which every row feeds one token.
-// As in decode_step.h, what they compute is defined by the operations of kernels.h that they stand
-// for, in the order named, and a device that has no fused form, for these arguments or at all, says
-// so.
+// Parts of networks with a norm in them as one operation, for steps in which every row feeds one
+// token. As in decode_step.h, what they compute is defined by the operations of kernels.h that they
+// stand for, in the order named, and a device that has no fused form, for these arguments or at
+// all, says so.
 //
 // What feeds a product of such a step is best left as it takes it (LinearArgs::x): the `out` of
 // Attention and of EngramAttention may be so where every row feeds one token, and the x of
@@ -62,8 +62,8 @@ struct EngramReadStepArgs {
 
 // hidden += convolution(RmsNorm(hidden)), whose x and y are room: RmsNorm, ShortConv, AddScaled.
 struct NormedConvolutionStepArgs {
-  StepNorm norm;         // not centred
-  TensorView hidden;     // [rows, model_dim] act, updated in place
+  StepNorm norm;      // not centred
+  TensorView hidden;  // [rows, model_dim] act, updated in place
   ShortConvArgs convolution;
   // Whether whatever writes segments and windows was launched before an operation that no other one
   // overlaps: then they may be read while the one ahead still runs.
@@ -82,6 +82,12 @@ struct NormedGateStepArgs {
   TensorView hidden;  // [rows, model_dim] act, updated in place
 };
 
+// NeuralMemoryOutput of a norm of whole tokens, then the product of its result.
+struct AnswerProductStepArgs {
+  NeuralMemoryOutputArgs output;
+  LinearArgs product;
+};
+
 // A backend's kernels have this beside Kernels, if they can fuse such steps. False: nothing was
 // done, the caller goes operation by operation.
 class LayerNormSteps {
@@ -93,6 +99,7 @@ class LayerNormSteps {
   virtual bool EngramReadStep(const EngramReadStepArgs& args) = 0;
   virtual bool NormedConvolutionStep(const NormedConvolutionStepArgs& args) = 0;
   virtual bool NormedGateStep(const NormedGateStepArgs& args) = 0;
+  virtual bool AnswerProductStep(const AnswerProductStepArgs& args) = 0;
 };
 
 // Those of a backend, or null.

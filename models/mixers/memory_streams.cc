@@ -107,8 +107,8 @@ void MemoryStreams::Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const
   ctx.kernels().MatrixMemory(rule);
 }
 
-void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory,
-                        const HeldSteps& held, const MemoryAnswer& answer) const {
+void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory, const HeldSteps& held,
+                        const MemoryAnswer& answer) const {
   const std::vector<MemoryStream> left = Left();
   HeldMemorySteps* const steps = HeldMemoryStepsOf(ctx.kernels());
   if (held.capacity > 0 && steps != nullptr) {

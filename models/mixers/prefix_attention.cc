@@ -52,9 +52,8 @@ void PrefixAttention::Attend(ForwardContext& ctx, const TensorView& x, const Ten
   TensorView prefix_keys = prefix_keys_, prefix_values = prefix_values_;
   prefix_keys.shape.dims[0] = prefix_values.shape.dims[0] = ctx.prefix;
   if (ctx.prefix == 0) prefix_keys = prefix_values = {};
-  TensorView read = ctx.batch.longest_row == 1
-                        ? ctx.TempForProducts(channels, {o_proj_.weights})
-                        : ctx.Temp(channels);
+  TensorView read = ctx.batch.longest_row == 1 ? ctx.TempForProducts(channels, {o_proj_.weights})
+                                               : ctx.Temp(channels);
   read = ByHead(read, config_.heads);
   AttentionArgs attention = context_.Args(ctx, query, key, ByHead(v, config_.heads), read);
   attention.window = context_.is_ring() ? config_.window : 0;
@@ -67,8 +66,7 @@ void PrefixAttention::Attend(ForwardContext& ctx, const TensorView& x, const Ten
   // Rows and positions come before the embedding, which nothing overlaps.
   StreamSteps* const steps = ctx.prepares ? nullptr : StreamStepsOf(kernels);
   if (steps == nullptr ||
-      !steps->TurnedAttention(
-          {.mix = {}, .rope = rope, .attention = attention, .settled = true})) {
+      !steps->TurnedAttention({.mix = {}, .rope = rope, .attention = attention, .settled = true})) {
     for (const TensorView& turned : {query, key}) {
       rope.x = rope.y = turned;
       kernels.Rope(rope);

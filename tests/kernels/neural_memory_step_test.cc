@@ -204,8 +204,7 @@ class NeuralStepProblem {
     if (way == Way::kStep) {
       result.fused = bench.kernels().NeuralMemoryStep({.streams = streams, .memory = args});
     } else if (way != Way::kParts) {
-      const MemoryAnswer answer = {
-          .output = &output, .product = product, .done = &result.answered};
+      const MemoryAnswer answer = {.output = &output, .product = product, .done = &result.answered};
       result.fused = RunHeld(bench, streams, args, answer, /*holds=*/way == Way::kHeld);
     }
     if (!result.fused) Compose(bench.kernels(), streams, args);
@@ -362,60 +361,68 @@ TEST_F(CudaNeuralMemoryStepTest, LayersThatHoldStepsBackAgreeToo) {
 }
 
 // From the streams to the answer's product, of few heads.
-TEST_F(CudaNeuralMemoryStepTest, TokensOfFewHeadsAgreeToo) {
+void ExpectFewHeadsToAgree(const NeuralLayer& layer, uint64_t seed) {
   if (!HasHopperKernels()) GTEST_SKIP() << "needs clusters";
   const std::unique_ptr<Backend> reference = MakeReferenceBackend({});
-  const NeuralLayer plain = NeuralLayers()[0];
-  NeuralLayer other = plain;
-  other.memory.name = "other inputs, gates and norms";
-  other.memory.dim = 96;
-  other.memory.hidden = 384;
-  other.memory.norm = MemoryRule::Norm::kLayer;
-  other.memory.trains_gain = true;
-  other.conv_bias = true;
-  other.silu = false;
-  other.l2_norm = false;
-  other.exponential = true;
-  NeuralLayer narrow = plain;
-  narrow.memory.name = "narrow heads, RMS norm, another width of convolutions";
-  narrow.memory.dim = 32;
-  narrow.memory.hidden = 64;
-  narrow.memory.norm = MemoryRule::Norm::kRms;
-  narrow.memory.trains_gain = true;
-  narrow.conv_width = 3;
-  NeuralLayer wide = plain;
-  wide.memory.name = "more units, no convolutions";
-  wide.memory.hidden = 256;
-  wide.conv_width = 0;
-  uint64_t seed = 3900;
-  for (const NeuralLayer& layer : {plain, other, narrow, wide}) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, compute);
     // The product of two rows or less finds surprises as well.
     for (const auto& segments :
          {std::vector<SegmentSpec>{{.length = 1, .slot = 2}},
           {{.length = 1, .slot = 1}, {.length = 1, .slot = 3, .fresh = true}},
           {{.length = 1, .slot = 2}, {.length = 1, .slot = -1}, {.length = 1, .slot = 0}}}) {
-      for (const DType compute : {DType::kF32, DType::kBF16}) {
-        ++seed;
-        SCOPED_TRACE(std::string(layer.memory.name) + ", " + std::to_string(segments.size()) +
-                     " segments, seed " + std::to_string(seed));
-        const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, compute);
-        const NeuralStepProblem p(seed, layer, segments);
-        const NeuralStepResult got = p.Run(*backend, Way::kFew);
-        EXPECT_TRUE(got.fused);
-        EXPECT_TRUE(got.answered);
-        const NeuralStepResult exact = p.Run(*reference, Way::kParts);
-        EXPECT_THAT(got.windows, HasSameBits(p.Run(*backend, Way::kParts).windows));
-        EXPECT_LE(RelativeError(got.out, exact.out), kNeuralStepBound);
-        EXPECT_LE(RelativeError(got.states, exact.states), kNeuralStepBound);
-        EXPECT_LE(RelativeError(got.surprise, exact.surprise), kNeuralStepBound);
-        const bool rounds = compute == DType::kBF16 && segments.size() > 2;
-        EXPECT_LE(RelativeError(got.hidden, exact.hidden), rounds ? kUnitBF16 : kNeuralStepBound);
-        const NeuralStepResult again = p.Run(*backend, Way::kFew);
-        EXPECT_THAT(again.hidden, HasSameBits(got.hidden));
-        EXPECT_THAT(again.states, HasSameBits(got.states));
-      }
+      ++seed;
+      SCOPED_TRACE(std::to_string(segments.size()) + " segments, seed " + std::to_string(seed));
+      const NeuralStepProblem p(seed, layer, segments);
+      const NeuralStepResult got = p.Run(*backend, Way::kFew);
+      EXPECT_TRUE(got.fused);
+      EXPECT_TRUE(got.answered);
+      const NeuralStepResult exact = p.Run(*reference, Way::kParts);
+      EXPECT_THAT(got.windows, HasSameBits(p.Run(*backend, Way::kParts).windows));
+      EXPECT_LE(RelativeError(got.out, exact.out), kNeuralStepBound);
+      EXPECT_LE(RelativeError(got.states, exact.states), kNeuralStepBound);
+      EXPECT_LE(RelativeError(got.surprise, exact.surprise), kNeuralStepBound);
+      const bool rounds = compute == DType::kBF16 && segments.size() > 2;
+      EXPECT_LE(RelativeError(got.hidden, exact.hidden), rounds ? kUnitBF16 : kNeuralStepBound);
+      const NeuralStepResult again = p.Run(*backend, Way::kFew);
+      EXPECT_THAT(again.hidden, HasSameBits(got.hidden));
+      EXPECT_THAT(again.states, HasSameBits(got.states));
     }
   }
+}
+
+TEST_F(CudaNeuralMemoryStepTest, FewHeadsAgreeToo) {
+  ExpectFewHeadsToAgree(NeuralLayers()[0], 3900);
+}
+
+TEST_F(CudaNeuralMemoryStepTest, FewLargeHeadsWithGainsAgreeToo) {
+  NeuralLayer layer = NeuralLayers()[0];
+  layer.memory.dim = 96;
+  layer.memory.hidden = 384;
+  layer.memory.norm = MemoryRule::Norm::kLayer;
+  layer.memory.trains_gain = true;
+  layer.conv_bias = true;
+  layer.silu = false;
+  layer.l2_norm = false;
+  layer.exponential = true;
+  ExpectFewHeadsToAgree(layer, 4000);
+}
+
+TEST_F(CudaNeuralMemoryStepTest, FewNarrowHeadsAgreeToo) {
+  NeuralLayer layer = NeuralLayers()[0];
+  layer.memory.dim = 32;
+  layer.memory.hidden = 64;
+  layer.memory.norm = MemoryRule::Norm::kRms;
+  layer.memory.trains_gain = true;
+  layer.conv_width = 3;
+  ExpectFewHeadsToAgree(layer, 4100);
+}
+
+TEST_F(CudaNeuralMemoryStepTest, FewHeadsOfMoreUnitsWithoutConvolutionsAgreeToo) {
+  NeuralLayer layer = NeuralLayers()[0];
+  layer.memory.hidden = 256;
+  layer.conv_width = 0;
+  ExpectFewHeadsToAgree(layer, 4200);
 }
 
 TEST_F(CudaNeuralMemoryStepTest, LeavesWhatItCannotTakeToItsParts) {

@@ -129,9 +129,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       y[f] = Activated(p.factors[f].activation, Normed(x[f][n], factors[f], weights[f][n]));
     }
     const float4& h = hidden[n];
-    SaveFour(p.hidden + row + i,
-             {fmaf(y[0].x, y[1].x, h.x), fmaf(y[0].y, y[1].y, h.y), fmaf(y[0].z, y[1].z, h.z),
-              fmaf(y[0].w, y[1].w, h.w)});
+    SaveFour(p.hidden + row + i, {fmaf(y[0].x, y[1].x, h.x), fmaf(y[0].y, y[1].y, h.y),
+                                  fmaf(y[0].z, y[1].z, h.z), fmaf(y[0].w, y[1].w, h.w)});
   });
 }
 
@@ -150,9 +149,9 @@ bool NormedConvolutionStep(Device& device, const NormedConvolutionStepArgs& args
   NormedConvolution p = {};
   MemoryStream stream;
   stream.convolution = convolution;
-  if (!Takes(args.hidden) || convolution.segments.longest != 1 ||
-      convolution.segments.count == 0 || !convolution.entry_rows.empty() ||
-      !AreAligned(args.norm.weight) || !matrix_memory::MakeStream(stream, p.stream)) {
+  if (!Takes(args.hidden) || convolution.segments.longest != 1 || convolution.segments.count == 0 ||
+      !convolution.entry_rows.empty() || !AreAligned(args.norm.weight) ||
+      !matrix_memory::MakeStream(stream, p.stream)) {
     return false;
   }
   p.segments = ArraysOf(convolution.segments);

@@ -100,9 +100,8 @@ __device__ inline void Turn(const Stream& s, const Turns<kSpans>& turns, float* 
 
 template <bool kTurns, int kSpans>
 __device__ inline void FinishHead(const Stream& s, int64_t entry, int first,
-                                  const GateWeights (&gates)[kSpans][4],
-                                  const Turns<kSpans>& turns, float* shared,
-                                  float4 (&v)[kSpans]) {
+                                  const GateWeights (&gates)[kSpans][4], const Turns<kSpans>& turns,
+                                  float* shared, float4 (&v)[kSpans]) {
   const int lane = threadIdx.x % kWarp;
   if (s.last == Last::kL2Norm || s.last == Last::kSumNorm) {
     const bool squares = s.last == Last::kL2Norm;

@@ -45,12 +45,13 @@ struct FusedToken {
   int bits[2];  // log2 of the lanes that have a row of W_1, of W_2
 };
 
+// Arrays of which fours are read and sent begin at sixteen bytes.
 struct Shared {
-  float vectors[kVectors][kMostDim];
+  alignas(16) float vectors[kVectors][kMostDim];
+  alignas(16) float partial[2][kWarps * kMostDim];  // of warps: products with W_1, with W_2
+  alignas(16) float delta[kMostUnits];
+  alignas(16) float outputs[2][kMaxTeam * kMostDim];  // of blocks: of k, of q
   float gates[kGates];
-  float partial[2][kWarps * kMostDim];  // of warps: products with W_1, with W_2
-  float delta[kMostUnits];
-  float outputs[2][kMaxTeam * kMostDim];  // of blocks: of k, of q
   uint64_t sent[2];
 };
 
@@ -243,8 +244,7 @@ __global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHel
     gate_weights = matrix_memory::GateWeights(t.gates[lane].gate, head);
   }
   const int64_t in_entry = (int64_t{entry} * p.heads + head) * dim;
-  const bool answers =
-      rank == 0 && warp == kAnswerWarp && lane < rows_2.lanes() && rows_2.has;
+  const bool answers = rank == 0 && warp == kAnswerWarp && lane < rows_2.lanes() && rows_2.has;
   float* numbers = nullptr;
   if (p.held.capacity > 0) {
     numbers = NumbersOfHead(p, segment.slot, segment.memory, head);
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHel
     if (lane < fours) SaveFour(shared.vectors[warp] + 4 * lane, v);
   } else if (warp == kGatesWarp && lane < kGates) {
     const Stream& s = t.gates[lane];
-    shared.gates[lane] = s.x != nullptr ? GateOf(s, gate_weights, entry, head)
+    shared.gates[lane] = s.x != nullptr  ? GateOf(s, gate_weights, entry, head)
                          : lane == kKeep ? 1.0f
                                          : 0.0f;
   }
@@ -405,8 +405,8 @@ __global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHel
   for (int i = 0; i < kHeld; ++i) {
     const int row = rows_2.first + i * rows_2.between;
     const float4& w = w_2[i];
-    const float dot = rows_2.Along((w.x * delta_2.x + w.y * delta_2.y) +
-                                   (w.z * delta_2.z + w.w * delta_2.w));
+    const float dot =
+        rows_2.Along((w.x * delta_2.x + w.y * delta_2.y) + (w.z * delta_2.z + w.w * delta_2.w));
     const float delta = of_row(slope, i) * dot;
     if (rows_2.column == 0 && row < rows_2.rows) shared.delta[row] = delta;
   }
@@ -438,8 +438,8 @@ __global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHel
   if (to == 0) send(1, 0);
   Four answer_gate, out_norm;  // on their way with the outputs
   if (answers && t.y.data != nullptr) {
-    answer_gate = Four(
-        matrix_memory::LoadEither(t.rounded_gate, t.answer_gate, in_entry + rows_2.column));
+    answer_gate =
+        Four(matrix_memory::LoadEither(t.rounded_gate, t.answer_gate, in_entry + rows_2.column));
     out_norm = Four(LoadFour(t.norm + rows_2.column));
   }
   // Nobody waits for what the slab gets.
@@ -480,7 +480,8 @@ __global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHel
   if (numbers != nullptr && lane == 0) numbers[0] = 0;
   if (answers && network.trains_gain) {
     SaveFour(tensors.InSlab(p.weights, kGain) + rows_2.column, gain.all());
-    if (has_momentum) SaveFour(tensors.InSlab(p.momenta, kGain) + rows_2.column, gain_momenta.all());
+    if (has_momentum)
+      SaveFour(tensors.InSlab(p.momenta, kGain) + rows_2.column, gain_momenta.all());
   }
 }
 
@@ -552,12 +553,11 @@ bool SetOutput(const NeuralMemoryArgs& memory, const NeuralMemoryOutputArgs& out
 }  // namespace
 
 bool LaunchFusedToken(Device& device, const Params& p, const NeuralMemoryArgs& memory,
-                      std::span<const MemoryStream> streams,
-                      const NeuralMemoryOutputArgs* output) {
+                      std::span<const MemoryStream> streams, const NeuralMemoryOutputArgs* output) {
   FusedToken t = {};
   t.memory = p;
-  const Part *const part_1 = p.division.parts, *const part_2 = part_1 + 1;
-  if (p.dim > kMostDim || part_1->columns > kMostUnits || part_1->columns % 4 != 0 ||
+  const int units = p.division.parts[0].columns;
+  if (p.dim > kMostDim || units > kMostUnits || units % 4 != 0 ||
       !AreAligned(memory.out, memory.gain, memory.shift) || !FindStreams(memory, streams, t) ||
       (output != nullptr && !SetOutput(memory, *output, t))) {
     return false;
