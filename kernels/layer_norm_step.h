@@ -82,12 +82,6 @@ struct NormedGateStepArgs {
   TensorView hidden;  // [rows, model_dim] act, updated in place
 };
 
-// NeuralMemoryOutput of a norm of whole tokens, then the product of its result.
-struct AnswerProductStepArgs {
-  NeuralMemoryOutputArgs output;
-  LinearArgs product;
-};
-
 // A backend's kernels have this beside Kernels, if they can fuse such steps. False: nothing was
 // done, the caller goes operation by operation.
 class LayerNormSteps {
@@ -99,7 +93,6 @@ class LayerNormSteps {
   virtual bool EngramReadStep(const EngramReadStepArgs& args) = 0;
   virtual bool NormedConvolutionStep(const NormedConvolutionStepArgs& args) = 0;
   virtual bool NormedGateStep(const NormedGateStepArgs& args) = 0;
-  virtual bool AnswerProductStep(const AnswerProductStepArgs& args) = 0;
 };
 
 // Those of a backend, or null.

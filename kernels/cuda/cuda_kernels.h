@@ -374,10 +374,6 @@ class CudaKernels final : public Kernels,
     Check(args, kTypes);
     return decode::NormedGateStep(device_, args);
   }
-  bool AnswerProductStep(const AnswerProductStepArgs& args) override {
-    Check(args, kTypes);
-    return neural_memory::AnswerProductStep(device_, args);
-  }
   bool EngramReadStep(const EngramReadStepArgs& args) override {
     Check(args, kTypes);
     return engrams::EngramReadStep(device_, args);

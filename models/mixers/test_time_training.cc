@@ -163,27 +163,8 @@ class TestTimeTraining final : public SequenceMixer {
     args.gain = gain_;
     args.shift = shift_;
     args.out = ctx.Temp(args.q.shape);
-    const TensorView o = Flat(args.out);
-    const TensorView y = ctx.TempForProducts(o.shape, {o_proj_.weights});
-    NeuralMemoryOutputArgs output = {
-        .surprise = {},
-        .gate = {.x = gate, .activation = Activation::kGeluTanh, .y = gate},
-        .product = {.a = gate, .b = o, .y = y},
-        .norm = LayerNormArgs{.x = o,
-                              .weight = post_norm_.weight,
-                              .bias = post_norm_.bias,
-                              .eps = post_norm_.eps,
-                              .y = o}};
-    LinearArgs product = {.x = y, .weights = o_proj_.weights, .y = hidden, .accumulate = true};
-    output.surprise = memory_.Run(ctx, streams, args);
-    LayerNormSteps* const steps = FusedSteps(ctx, post_norm_);
-    if (steps != nullptr && !gate.empty() && ctx.observer == nullptr &&
-        steps->AnswerProductStep({.output = output, .product = product})) {
-      return;
-    }
-    product.x = Answer(ctx, output);
-    memory_.TellProduct(ctx, "read", product.x, o_proj_.weights);
-    ctx.kernels().Linear({&product, 1});
+    const SurpriseArgs surprise = memory_.Run(ctx, streams, args);
+    Emit(ctx, gate, Flat(args.out), surprise, hidden);
   }
 
  private:
@@ -249,18 +230,33 @@ class TestTimeTraining final : public SequenceMixer {
     ctx.kernels().AddScaled({.x = convolved, .scale = ones_, .y = hidden});
   }
 
-  // gelu(gate) * Norm(o), or Norm(o): in the product's y, or in o.
-  TensorView Answer(ForwardContext& ctx, const NeuralMemoryOutputArgs& output) const {
+  // hidden += Wo( gelu(gate) * Norm(o) ), or Wo Norm(o)
+  void Emit(ForwardContext& ctx, const TensorView& gate, const TensorView& o,
+            const SurpriseArgs& surprise, const TensorView& hidden) const {
     Kernels& kernels = ctx.kernels();
-    const TensorView &o = output.product.b, &y = output.product.y;
-    const bool gated = !output.gate.x.empty();
-    if (gated && kernels.NeuralMemoryOutput(output)) return y;
-    if (!output.surprise.surprise.empty()) kernels.Surprise(output.surprise);
-    ApplyNorm(kernels, post_norm_, o, gated ? o : y);
-    if (!gated) return y;
-    kernels.Activate({&output.gate, 1});
-    kernels.Multiply({.a = output.gate.y, .b = o, .y = o});
-    return o;
+    TensorView y = ctx.TempForProducts(o.shape, {o_proj_.weights});
+    const ActivateArgs gelu[] = {{.x = gate, .activation = Activation::kGeluTanh, .y = gate}};
+    if (gate.empty() ||
+        !kernels.NeuralMemoryOutput({.surprise = surprise,
+                                     .gate = gelu[0],
+                                     .product = {.a = gate, .b = o, .y = y},
+                                     .norm = LayerNormArgs{.x = o,
+                                                           .weight = post_norm_.weight,
+                                                           .bias = post_norm_.bias,
+                                                           .eps = post_norm_.eps,
+                                                           .y = o}})) {
+      if (!surprise.surprise.empty()) kernels.Surprise(surprise);
+      if (!gate.empty()) y = o;
+      ApplyNorm(kernels, post_norm_, o, y);
+      if (!gate.empty()) {
+        kernels.Activate(gelu);
+        kernels.Multiply({.a = gate, .b = y, .y = y});
+      }
+    }
+    memory_.TellProduct(ctx, "read", y, o_proj_.weights);
+    const LinearArgs out[] = {
+        {.x = y, .weights = o_proj_.weights, .y = hidden, .accumulate = true}};
+    kernels.Linear(out);
   }
 
   TestTimeTrainingConfig config_;

@@ -1,10 +1,8 @@
 // What steps add to the residual stream behind a norm, on a GPU, against the operations that it
 // stands for in float64.
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -148,86 +146,6 @@ TEST_F(CudaNormedRowsTest, GatesAreOfTheirNorms) {
   }
   EXPECT_TRUE(Gated(*backend, 65, 8, true).empty());
   EXPECT_TRUE(Gated(*backend, 1, 6, true).empty());
-}
-
-// hidden += W (gelu(gate) LayerNorm(x)), and what losses say of tokens.
-struct Answered {
-  bool fused = true;
-  std::vector<double> hidden, surprise;
-};
-Answered Answer(Backend& backend, int rows, int dim, bool fused, bool gated_by_rms = false) {
-  constexpr int kOut = 40, kHeads = 4;
-  Workbench bench(backend);
-  SeededRandom random(static_cast<uint64_t>(dim + rows));
-  const Shape shape{rows, dim};
-  const auto values = [&](double mean) {
-    std::vector<double> list = random.NormalValues(int64_t{rows} * dim);
-    for (double& x : list) x = RoundTo(x + mean, DType::kF32);
-    return bench.Activations(list, shape);
-  };
-  const TensorView x = values(2), gate = values(0), y = bench.NewActivations(shape);
-  TensorView by_head = x;
-  by_head.shape = {rows, kHeads, dim / kHeads};
-  const TensorView surprise =
-      bench.Floats(std::vector<double>(static_cast<size_t>(rows), -1), {rows});
-  AnswerProductStepArgs args = {
-      .output = {.surprise = {.loss = bench.Activations(random.UniformValues(rows * kHeads, 0, 1),
-                                                        {rows, kHeads}),
-                              .read = by_head,
-                              .surprise = surprise},
-                 .gate = {.x = gate, .activation = Activation::kGeluTanh, .y = gate},
-                 .product = {.a = gate, .b = x, .y = y},
-                 .norm = LayerNormArgs{.x = x,
-                                       .weight = bench.Floats(random.UniformValues(dim, 0.5, 1.5),
-                                                              {dim}),
-                                       .bias = bench.Floats(random.NormalValues(dim), {dim}),
-                                       .eps = 1e-3f,
-                                       .y = x}},
-      .product = {}};
-  const PackedMatrix matrix =
-      bench.Pack(random.NormalValues(int64_t{kOut} * dim, 1 / std::sqrt(dim), DType::kBF16), kOut,
-                 dim, DType::kBF16);
-  const TensorView hidden =
-      bench.Activations(random.NormalValues(int64_t{rows} * kOut), {rows, kOut});
-  args.product = {.x = y, .weights = {&matrix, 1}, .y = hidden, .accumulate = true};
-  if (gated_by_rms) {
-    args.output.product = {.a = x, .b = gate, .y = y};
-    args.output.norm =
-        RmsNormArgs{.x = y, .weight = bench.Floats(random.NormalValues(dim), {dim}), .y = y};
-  }
-  Kernels& kernels = bench.kernels();
-  Answered result;
-  if (fused) {
-    result.fused = LayerNormStepsOf(kernels)->AnswerProductStep(args);
-  } else {
-    kernels.Surprise(args.output.surprise);
-    kernels.LayerNorm(std::get<LayerNormArgs>(args.output.norm));
-    kernels.Activate({&args.output.gate, 1});
-    kernels.Multiply(args.output.product);
-    kernels.Linear({&args.product, 1});
-  }
-  result.hidden = bench.Read(hidden);
-  result.surprise = bench.Read(surprise);
-  return result;
-}
-
-TEST_F(CudaNormedRowsTest, AnswersAreMultipliedBehindTheirNorm) {
-  if (!HasHopperKernels()) GTEST_SKIP() << "needs bulk copies";
-  const std::unique_ptr<Backend> backend = MakeCuda(DType::kBF16);
-  for (const int rows : {1, 2}) {
-    for (const int dim : {8, 96, 1024, 2816, 4096}) {
-      SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(dim));
-      const Answered got = Answer(*backend, rows, dim, true);
-      const Answered want = Answer(*reference_, rows, dim, false);
-      EXPECT_TRUE(got.fused);
-      EXPECT_LE(RelativeError(got.hidden, want.hidden), kExact);
-      EXPECT_LE(RelativeError(got.surprise, want.surprise), kExact);
-    }
-  }
-  EXPECT_FALSE(Answer(*backend, 3, 96, true).fused);
-  EXPECT_FALSE(Answer(*backend, 1, 4104, true).fused);
-  EXPECT_FALSE(Answer(*backend, 1, 96, true, /*gated_by_rms=*/true).fused);
-  EXPECT_FALSE(Answer(*MakeCuda(DType::kF32), 1, 96, true).fused);
 }
 
 }  // namespace

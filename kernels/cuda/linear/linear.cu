@@ -216,7 +216,8 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
   if (!copies.Make(device, dtype)) return;
 
   LinearFewRows(device, unaligned_few_rows, dtype, false);
-  if (!LinearRow(device, by_path[kPathFewRows])) {
+  // One product by itself is no faster there: bench/measured/tried.md.
+  if (by_path[kPathFewRows].size() < 2 || !LinearRow(device, by_path[kPathFewRows])) {
     LinearFewRows(device, by_path[kPathFewRows], dtype, true);
   }
   LinearStep(device, by_path[kPathStep], copies.Of(by_path[kPathStep]));

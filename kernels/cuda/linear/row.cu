@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda/common/activation.cuh"
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/bulk_copy.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -33,9 +32,8 @@ struct Product {
   bool accumulate;
 };
 struct Rows {
-  const float *x, *norm, *gate, *norm_bias;
+  const float *x, *norm;
   float eps;
-  Activation activation;
   int in_features, count;
   int outputs;         // of a block; of gated ones as many
   int row_warps;       // that a row is divided among
@@ -70,65 +68,7 @@ __device__ inline void Fetch(const Rows& p, const Product& product, int first, i
   }
 }
 
-// What a row is divided by, from what its warps have of its squares.
-__device__ inline float FactorOf(const Rows& p, const float* squares) {
-  float sum = 0;
-#pragma unroll 4
-  for (int w = 0; w < p.row_warps; ++w) sum += squares[w];
-  return 1.0f / sqrtf(sum / static_cast<float>(p.in_features) + p.eps);
-}
-
-// Makes of rows what their products are of: a thread of piece `piece`, below 0: of none. `tells`:
-// whether this thread says what its warp, the part-th of the row, has.
 template <int kRows>
-__device__ inline void GateRows(const Rows& p, int piece, int part, bool tells,
-                                const float (&scale)[kPiece],
-                                float (&squares)[kRows][kMostPieces / kWarp],
-                                float (&x)[kRows][kPiece]) {
-  __shared__ float sums[kRows][kMostPieces / kWarp];
-  float gate[kRows][kPiece] = {}, bias[kPiece] = {};
-  if (piece >= 0 && p.norm_bias != nullptr) {
-    LoadActivations<kPiece>(p.norm_bias + piece * kPiece, bias);
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    if (piece >= 0) {
-      LoadActivations<kPiece>(p.gate + int64_t{r} * p.in_features + piece * kPiece, gate[r]);
-    }
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kPiece; ++i) sum += x[r][i];
-    sum = WarpSum(sum);
-    if (tells) sums[r][part] = sum;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    float mean = 0, of_squares = 0;
-#pragma unroll 4
-    for (int w = 0; w < p.row_warps; ++w) mean += sums[r][w];
-    mean /= static_cast<float>(p.in_features);
-#pragma unroll
-    for (int i = 0; i < kPiece; ++i) {
-      x[r][i] = piece >= 0 ? x[r][i] - mean : 0.0f;
-      of_squares = fmaf(x[r][i], x[r][i], of_squares);
-    }
-    of_squares = WarpSum(of_squares);
-    if (tells) squares[r][part] = of_squares;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const float factor = FactorOf(p, squares[r]);
-#pragma unroll
-    for (int i = 0; i < kPiece; ++i) {
-      x[r][i] = Activated(p.activation, gate[r][i]) * (x[r][i] * factor * scale[i] + bias[i]);
-    }
-  }
-}
-
-// kGated: the rows are as RowArgs::gate says.
-template <int kRows, bool kGated>
 __global__ void __launch_bounds__(kMostPieces, 2) RowKernel(const __grid_constant__ Rows p) {
   extern __shared__ uint4 shared[];  // weights of the block's outputs, then sums of its warps
   __shared__ uint64_t full[2 * kMostOutputs / kChunk];
@@ -176,9 +116,7 @@ __global__ void __launch_bounds__(kMostPieces, 2) RowKernel(const __grid_constan
     if (has) LoadActivations<kPiece>(p.x + int64_t{r} * p.in_features + piece * kPiece, x[r]);
   }
   const float old = ends && product.accumulate ? *y : 0.0f;
-  if constexpr (kGated) {
-    GateRows(p, has ? piece : -1, part, group == 0 && lane == 0, scale, squares, x);
-  } else if (p.norm != nullptr) {
+  if (p.norm != nullptr) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       float sum = 0;
@@ -229,7 +167,12 @@ __global__ void __launch_bounds__(kMostPieces, 2) RowKernel(const __grid_constan
     return sum;
   };
   float factor = 1;
-  if (!kGated && p.norm != nullptr) factor = FactorOf(p, squares[row]);
+  if (p.norm != nullptr) {
+    float sum = 0;
+#pragma unroll 4
+    for (int w = 0; w < p.row_warps; ++w) sum += squares[row][w];
+    factor = 1.0f / sqrtf(sum / static_cast<float>(p.in_features) + p.eps);
+  }
   const int place = PlaceOf(gated, of_row);
   float sum = factor * sum_of(place);
   if (gated) {
@@ -265,10 +208,7 @@ bool LaunchRow(Device& device, const RowArgs& args) {
   }
   Rows p = {.x = args.x,
             .norm = args.norm,
-            .gate = args.gate,
-            .norm_bias = args.norm_bias,
             .eps = args.eps,
-            .activation = args.activation,
             .in_features = in,
             .count = 0,
             .outputs = 0,
@@ -302,11 +242,8 @@ bool LaunchRow(Device& device, const RowArgs& args) {
     blocks += static_cast<int>(CeilOf(p.surprise.tokens, p.groups * p.row_warps));
   }
   const int64_t sums = int64_t{4} * p.row_warps * chunks * kChunk * args.rows;
-  const auto kernel = args.gate != nullptr
-                          ? (args.rows == 1 ? RowKernel<1, true> : RowKernel<2, true>)
-                          : (args.rows == 1 ? RowKernel<1, false> : RowKernel<2, false>);
-  LaunchOverlapping(device, "RowKernel", kernel, blocks, p.groups * p.row_warps * kWarp,
-                    int64_t{2} * chunks * kChunk * in + sums, 1, p);
+  LaunchOverlapping(device, "RowKernel", args.rows == 1 ? RowKernel<1> : RowKernel<2>, blocks,
+                    p.groups * p.row_warps * kWarp, int64_t{2} * chunks * kChunk * in + sums, 1, p);
   return true;
 }
 

@@ -22,11 +22,6 @@ struct RowArgs {
   const float* x = nullptr;     // [rows, in_features]
   const float* norm = nullptr;  // [in_features]: products are of RmsNorm(x); or null
   float eps = 0;
-  // [rows, in_features]: they are of activation(gate) * LayerNorm(x), which may have a bias; or
-  // null.
-  const float* gate = nullptr;
-  const float* norm_bias = nullptr;
-  Activation activation = Activation::kIdentity;
   int rows = 1;
   std::span<const RowProduct> products;  // one at least, at most kMaxLinearProducts
   // Found beside them.

@@ -27,8 +27,8 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args, bool early = fal
 bool MatrixMemoryStep(Device& device, const MatrixMemoryStepArgs& args);
 // The streams alone, of segments of one entry. False if they are others, and nothing was done;
 // `launched`: whether there was anything to do. Then memories may follow it as `early` has it.
-// `known`: the segments are those of IndexRows, known before a step's first layer begins, as are
-// positions; windows are then read, and what follows starts, while the kernel ahead still runs.
+// `known`: the segments are those of IndexRows, known before a step's first layer begins; windows
+// are then read, and what follows starts, while the kernel ahead still runs.
 bool LaunchStreams(Device& device, std::span<const MemoryStream> streams, const Segments& segments,
                    bool* launched, bool known = false);
 

@@ -38,70 +38,51 @@ __device__ inline void ForEachFour(const Stream& s, float4 (&v)[kSpans], Visit v
   }
 }
 
-// Rotary positions: what turns four elements, in pairs of neighbours two by two.
+// Rotary positions.
 template <int kSpans>
-struct Turns {
-  float sin[kSpans][4], cos[kSpans][4];
-
-  __device__ Turns() = default;
-  __device__ Turns(const Stream& s, int64_t entry) {
-    const int half = s.dim / 2;
-    const int64_t position = s.period > 0 ? s.positions[entry] % s.period : s.positions[entry];
-#pragma unroll
-    for (int c = 0; c < kSpans; ++c) {
-      const int i = c * kLaneSpan + 4 * static_cast<int>(threadIdx.x % kWarp);
-      if (i >= s.dim) continue;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        if (s.interleaved && k >= 2) continue;
-        const int j = s.interleaved ? i / 2 + k : i + k >= half ? i + k - half : i + k;
-        double frequency = s.frequencies[j];
-        if (s.exact_frequencies) frequency += s.frequencies[half + j];
-        sincosf(ReducedAngle(position, frequency), &sin[c][k], &cos[c][k]);
-      }
-    }
-  }
-};
-
-template <int kSpans>
-__device__ inline void Turn(const Stream& s, const Turns<kSpans>& turns, float* shared,
-                            float4 (&v)[kSpans]) {
+__device__ inline void Turn(const Stream& s, int64_t entry, float* shared, float4 (&v)[kSpans]) {
+  const int half = s.dim / 2;
+  const int64_t position = s.period > 0 ? s.positions[entry] % s.period : s.positions[entry];
+  const auto angle = [&](int j, float* sin, float* cos) {
+    double frequency = s.frequencies[j];
+    if (s.exact_frequencies) frequency += s.frequencies[half + j];
+    sincosf(ReducedAngle(position, frequency), sin, cos);
+  };
   if (s.interleaved) {
-#pragma unroll
-    for (int c = 0; c < kSpans; ++c) {
-      const auto turn = [&](int k, float& a, float& b) {
-        const float sin = turns.sin[c][k], cos = turns.cos[c][k], before = a;
-        a = before * cos - b * sin;
-        b = b * cos + before * sin;
-      };
-      turn(0, v[c].x, v[c].y);
-      turn(1, v[c].z, v[c].w);
-    }
+    const auto turn = [&](int j, float& a, float& b) {
+      float sin, cos;
+      angle(j, &sin, &cos);
+      const float before = a;
+      a = before * cos - b * sin;
+      b = b * cos + before * sin;
+    };
+    ForEachFour(s, v, [&](float4& x, int i) {
+      turn(i / 2, x.x, x.y);
+      turn(i / 2 + 1, x.z, x.w);
+    });
     return;
   }
-  const int half = s.dim / 2;
   ForEachFour(s, v, [&](float4& x, int i) { SaveFour(shared + i, x); });
   __syncwarp();
-#pragma unroll
-  for (int c = 0; c < kSpans; ++c) {
-    const int i = c * kLaneSpan + 4 * static_cast<int>(threadIdx.x % kWarp);
-    if (i >= s.dim) continue;
-    float* const values[] = {&v[c].x, &v[c].y, &v[c].z, &v[c].w};
+  ForEachFour(s, v, [&](float4& x, int i) {
+    float* const values[] = {&x.x, &x.y, &x.z, &x.w};
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const bool upper = i + k >= half;
-      const float sin = turns.sin[c][k], cos = turns.cos[c][k];
-      const float other = shared[upper ? i + k - half : i + k + half];
+      const int j = upper ? i + k - half : i + k;
+      float sin, cos;
+      angle(j, &sin, &cos);
+      const float other = shared[upper ? j : j + half];
       *values[k] = upper ? *values[k] * cos + other * sin : *values[k] * cos - other * sin;
     }
-  }
+  });
   __syncwarp();
 }
 
-template <bool kTurns, int kSpans>
+template <int kSpans>
 __device__ inline void FinishHead(const Stream& s, int64_t entry, int first,
-                                  const GateWeights (&gates)[kSpans][4], const Turns<kSpans>& turns,
-                                  float* shared, float4 (&v)[kSpans]) {
+                                  const GateWeights (&gates)[kSpans][4], float* shared,
+                                  float4 (&v)[kSpans]) {
   const int lane = threadIdx.x % kWarp;
   if (s.last == Last::kL2Norm || s.last == Last::kSumNorm) {
     const bool squares = s.last == Last::kL2Norm;
@@ -114,8 +95,8 @@ __device__ inline void FinishHead(const Stream& s, int64_t entry, int first,
     ForEachFour(s, v, [&](float4& x, int) {
       ForEach(x, [&](float value) { return squares ? value * factor : value / sum; });
     });
-  } else if (kTurns && s.last == Last::kRope) {
-    Turn(s, turns, shared, v);
+  } else if (s.last == Last::kRope) {
+    Turn(s, entry, shared, v);
   } else if (s.last == Last::kDecay) {
 #pragma unroll
     for (int c = 0; c < kSpans; ++c) {
@@ -148,8 +129,7 @@ __device__ inline void FinishHead(const Stream& s, int64_t entry, int first,
   }
 }
 
-// kTurns: whether any stream has rotary positions.
-template <int kSpans, bool kTurns>
+template <int kSpans>
 __global__ void __launch_bounds__(kThreads) StreamsKernel(const __grid_constant__ Streams p) {
   __shared__ float turned[kWarps][kSpans * kLaneSpan];
   const int lane = threadIdx.x % kWarp;
@@ -178,14 +158,12 @@ __global__ void __launch_bounds__(kThreads) StreamsKernel(const __grid_constant_
   }
   StreamSegment segment = {};
   Past past[kSpans];
-  Turns<kSpans> turns;
   bool active = false;
   const auto enter = [&] {
     LetNextKernelStart();  // the rule, which comes next, reads its state ahead
     if (number >= p.segments.count) return;
     segment = LoadSegment(p.segments, number);
     active = segment.slot >= 0 && segment.end != segment.first;
-    if (kTurns && active && s.last == Last::kRope) turns = Turns<kSpans>(s, segment.first);
     if (!active || s.conv == nullptr) return;
 #pragma unroll
     for (int c = 0; c < kSpans; ++c) {
@@ -214,7 +192,7 @@ __global__ void __launch_bounds__(kThreads) StreamsKernel(const __grid_constant_
     if (s.conv != nullptr) v[c] = Convolve(s, filters[c], segment, first + i, past[c], v[c]);
     ForEach(v[c], [&](float value) { return s.activation_scale * Activated(s.activation, value); });
   }
-  FinishHead<kTurns>(s, entry, first, gates, turns, turned[threadIdx.x / kWarp], v);
+  FinishHead(s, entry, first, gates, turned[threadIdx.x / kWarp], v);
 #pragma unroll
   for (int c = 0; c < kSpans; ++c) {
     const int i = c * kLaneSpan + 4 * lane;
@@ -228,13 +206,6 @@ int PieceOf(int channels) {
     if (channels % dim == 0) return dim;
   }
   return 0;
-}
-
-template <bool kTurns>
-auto KernelOf(int dim) {
-  return dim <= kLaneSpan       ? StreamsKernel<1, kTurns>
-         : dim <= 2 * kLaneSpan ? StreamsKernel<2, kTurns>
-                                : StreamsKernel<kMaxSpans, kTurns>;
 }
 
 }  // namespace
@@ -321,11 +292,9 @@ bool LaunchStreams(Device& device, std::span<const MemoryStream> streams, const 
   Streams p = {};
   if (segments.longest != 1 || streams.size() > kMaxStreams) return false;
   int dim = 0;
-  bool turns = false;
   for (const MemoryStream& stream : streams) {
     Stream& s = p.list[p.count++];
     if (!MakeStream(stream, s)) return false;
-    turns = turns || s.last == Last::kRope;
     s.first_unit = p.units;
     p.units += s.channels / s.dim;
     dim = std::max(dim, s.dim);
@@ -335,7 +304,9 @@ bool LaunchStreams(Device& device, std::span<const MemoryStream> streams, const 
   const int64_t warps = int64_t{p.segments.count} * p.units;
   *launched = warps > 0;
   if (warps > 0) {
-    const auto kernel = turns ? KernelOf<true>(dim) : KernelOf<false>(dim);
+    const auto kernel = dim <= kLaneSpan       ? StreamsKernel<1>
+                        : dim <= 2 * kLaneSpan ? StreamsKernel<2>
+                                               : StreamsKernel<kMaxSpans>;
     LaunchOverlapping(device, "streams of a decode step", kernel,
                       static_cast<int>((warps + kWarps - 1) / kWarps), kThreads, 0, 1, p);
   }

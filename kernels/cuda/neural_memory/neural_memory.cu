@@ -1,7 +1,4 @@
 // Chooses the kernels of a neural memory.
-#include <variant>
-
-#include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/row.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
@@ -34,36 +31,6 @@ bool FusedToken(Device& device, std::span<const MemoryStream> streams,
   }
   *answer.done = true;
   return true;
-}
-
-bool AnswerProductStep(Device& device, const AnswerProductStepArgs& args) {
-  const auto& [output, product] = args;
-  const auto* const norm = std::get_if<LayerNormArgs>(&output.norm);
-  if (device.compute_dtype() != DType::kBF16 || norm == nullptr || norm->x.shape.rank != 2 ||
-      output.gate.scale != 1 || !output.gate.entry_rows.empty() || output.product.accumulate ||
-      output.gate.x.dtype != DType::kF32 || product.weights.size() != 1 ||
-      !product.group_offsets.empty() || !product.entry_rows.empty() ||
-      product.weights[0].in_features != norm->x.shape[1] || product.y.dtype != DType::kF32 ||
-      !AreAligned(norm->x, norm->weight, norm->bias, output.gate.x)) {
-    return false;
-  }
-  const linear::RowProduct out = {.weights = product.weights[0],
-                                  .up = {},
-                                  .bias = product.bias.as<const float>(),
-                                  .y = product.y.as<float>(),
-                                  .accumulate = product.accumulate};
-  const SurpriseArgs& surprise = output.surprise;
-  return linear::LaunchRow(
-      device,
-      {.x = norm->x.as<const float>(),
-       .norm = norm->weight.as<const float>(),
-       .eps = norm->eps,
-       .gate = output.gate.x.as<const float>(),
-       .norm_bias = norm->bias.as<const float>(),
-       .activation = output.gate.activation,
-       .rows = static_cast<int>(norm->x.shape[0]),
-       .products = {&out, 1},
-       .surprise = surprise.surprise.empty() ? SurpriseOfTokens{} : SurpriseOfTokens(surprise)});
 }
 
 bool NeuralMemoryStep(Device& device, const NeuralMemoryStepArgs& args) {

@@ -6,7 +6,6 @@
 #include "kernels/cuda/common/device.h"
 #include "kernels/held_steps.h"
 #include "kernels/kernels.h"
-#include "kernels/layer_norm_step.h"
 #include "kernels/stream_steps.h"
 
 namespace mneme::cuda::neural_memory {
@@ -25,8 +24,6 @@ bool NeuralMemoryStep(Device& device, const NeuralMemoryStepArgs& args);
 bool FusedToken(Device& device, std::span<const MemoryStream> streams,
                 const NeuralMemoryArgs& memory, const HeldSteps& held, bool settled,
                 const MemoryAnswer& answer);
-// Of a row or two.
-bool AnswerProductStep(Device& device, const AnswerProductStepArgs& args);
 bool GatedMemory(Device& device, const GatedMemoryArgs& args);
 void KeepGate(Device& device, const KeepGateArgs& args);
 void ChunkMean(Device& device, const ChunkMeanArgs& args);

@@ -75,9 +75,4 @@ void Check(const NormedGateStepArgs& args, ActivationTypes types) {
   }
 }
 
-void Check(const AnswerProductStepArgs& args, ActivationTypes types) {
-  Check(args.output, types);
-  Check(args.product, types);
-}
-
 }  // namespace mneme

@@ -340,7 +340,8 @@ bool OneRow(Device& device, const FeedForwardStepArgs& step) {
                            .weights = {&args.down, 1},
                            .y = step.hidden,
                            .accumulate = true};
-  linear::Linear(device, {&down, 1});
+  const LinearArgs* const products[] = {&down};
+  if (!linear::LinearRow(device, products)) linear::Linear(device, {&down, 1});
   return true;
 }
 
