@@ -81,6 +81,14 @@ inline int HeldCapacity(const NeuralMemoryArgs& rule, int orders, int64_t dim, i
   return 0;
 }
 
+// What follows a memory on its way out of the layer. A backend may do it with the memory where
+// `output` is not null: that, then the product, of its result. It says so in `done`.
+struct MemoryAnswer {
+  const NeuralMemoryOutputArgs* output = nullptr;
+  LinearArgs product = {};
+  bool* done = nullptr;
+};
+
 // NeuralMemoryStep of a memory that holds steps back; without streams, of segments of any length.
 // A session at its first position has none, whatever its fields hold.
 struct HeldMemoryArgs {
@@ -89,6 +97,7 @@ struct HeldMemoryArgs {
   HeldSteps held;
   // As of GatedMemoryArgs: of what streams write, too.
   bool settled = false;
+  MemoryAnswer answer = {};
   // Whether steps of few heads, which gain nothing by it, are held back as well.
   bool always_holds = false;
 };

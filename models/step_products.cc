@@ -20,7 +20,10 @@ LayerNormSteps* FusedSteps(const ForwardContext& ctx, const Norm& norm) {
 }
 
 StepNorm AsStep(const Norm& norm) {
-  return {.weight = norm.weight, .bias = norm.bias, .eps = norm.eps};
+  return {.weight = norm.weight,
+          .bias = norm.bias,
+          .eps = norm.eps,
+          .centred = norm.kind == NormKind::kLayer};
 }
 
 StepProduct AsStep(const Projection& projection) {
@@ -53,6 +56,24 @@ void ProjectNormed(ForwardContext& ctx, const Norm& norm, const TensorView& hidd
   }
   Project(ctx.kernels(), projections);
   if (activation != Activation::kIdentity) ctx.kernels().Activate(activations);
+}
+
+void ProjectNormed(ForwardContext& ctx, const NormedInput& input, const TensorView& x,
+                   std::span<const ProjectionArgs> products) {
+  LayerNormSteps* const fused =
+      IsDecodeStep(ctx) && input.norm != nullptr ? LayerNormStepsOf(ctx.kernels()) : nullptr;
+  if (fused != nullptr) {
+    std::vector<NormedProductsStepArgs::Product> of_step;
+    for (const ProjectionArgs& args : products) {
+      of_step.push_back({AsStep(args.projection), args.y});
+    }
+    if (fused->NormedProductsStep(
+            {.norm = AsStep(*input.norm), .hidden = input.hidden, .products = of_step})) {
+      return;
+    }
+  }
+  if (input.norm != nullptr) ApplyNorm(ctx.kernels(), *input.norm, input.hidden, x);
+  Project(ctx.kernels(), products);
 }
 
 void AddProjection(ForwardContext& ctx, const Projection& projection, const TensorView& x,

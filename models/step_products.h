@@ -37,6 +37,15 @@ inline void ProjectNormed(ForwardContext& ctx, const Norm& norm, const TensorVie
   ProjectNormed(ctx, norm, hidden, std::span(products.begin(), products.size()), activation);
 }
 
+// What the x of products is still to become: `norm` of `hidden`; no norm: nothing.
+struct NormedInput {
+  const Norm* norm = nullptr;
+  TensorView hidden;  // [tokens, model_dim] act
+};
+// Project(), once x, theirs, is that. A backend that does both at once leaves x as it is.
+void ProjectNormed(ForwardContext& ctx, const NormedInput& input, const TensorView& x,
+                   std::span<const ProjectionArgs> products);
+
 // hidden += W x (+ bias)
 // x  [tokens, in] as LinearArgs::x
 void AddProjection(ForwardContext& ctx, const Projection& projection, const TensorView& x,

@@ -371,6 +371,14 @@ class CudaKernels final : public Kernels,
     Check(args, kTypes);
     return decode::ResidualProductStep(device_, args);
   }
+  bool NormedConvolutionStep(const NormedConvolutionStepArgs& args) override {
+    Check(args, kTypes);
+    return decode::NormedConvolutionStep(device_, args);
+  }
+  bool NormedGateStep(const NormedGateStepArgs& args) override {
+    Check(args, kTypes);
+    return decode::NormedGateStep(device_, args);
+  }
   bool EngramReadStep(const EngramReadStepArgs& args) override {
     Check(args, kTypes);
     return engrams::EngramReadStep(device_, args);

@@ -92,6 +92,8 @@ void Check(const SampleArgs& args, ActivationTypes types);
 void Check(const NormedProductsStepArgs& args, ActivationTypes types);
 void Check(const ResidualProductStepArgs& args, ActivationTypes types);
 void Check(const EngramReadStepArgs& args, ActivationTypes types);
+void Check(const NormedConvolutionStepArgs& args, ActivationTypes types);
+void Check(const NormedGateStepArgs& args, ActivationTypes types);
 
 // Operations that stand for several (checks/fused.cc): each part as by itself, and that a part
 // is fed what the one ahead of it leaves.

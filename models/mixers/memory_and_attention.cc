@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "models/step_products.h"
 
 namespace mneme {
 namespace {
@@ -11,13 +12,10 @@ absl::StatusOr<Norm> TakeChannelNorm(const LayerBuilder& builder, const char* we
   return TakeNorm(builder.weights(), builder.prefix, {weight}, builder.model_dim, builder.norm_eps);
 }
 
-// Norm(hidden) for the products of a part, in the caller's workspace scope.
+// Room for Norm(hidden) as the products of a part take it, in the caller's workspace scope.
 template <typename Part>
-TensorView NormedFor(ForwardContext& ctx, const Part& part, const Norm& norm,
-                     const TensorView& hidden) {
-  const TensorView x = ctx.TempForProducts(hidden.shape, part.products());
-  ApplyNorm(ctx.kernels(), norm, hidden, x);
-  return x;
+TensorView TempFor(ForwardContext& ctx, const Part& part, const TensorView& hidden) {
+  return ctx.TempForProducts(hidden.shape, part.products());
 }
 
 class MemoryAsGate final : public SequenceMixer {
@@ -47,10 +45,11 @@ class MemoryAsGate final : public SequenceMixer {
     const Workspace::Scope scope(ctx.workspace);
     Kernels& kernels = ctx.kernels();
     const TensorView memory = ctx.Temp(hidden.shape), attention = ctx.Temp(hidden.shape);
-    memory_.Feed(ctx, ctx.row_index, NormedFor(ctx, memory_, norm, hidden), memory,
-                 /*accumulate=*/false);
-    attention_.Attend(ctx, NormedFor(ctx, attention_, attention_norm_, hidden), attention,
-                      /*accumulate=*/false);
+    memory_.Feed(ctx, ctx.row_index, TempFor(ctx, memory_, hidden), memory,
+                 /*accumulate=*/false, {&norm, hidden});
+    attention_.Attend(ctx, TempFor(ctx, attention_, hidden), attention,
+                      /*accumulate=*/false, {&attention_norm_, hidden});
+    if (GateFused(ctx, memory, attention, hidden)) return;
     ApplyNorm(kernels, memory_output_norm_, memory, memory);
     ApplyNorm(kernels, attention_output_norm_, attention, attention);
     if (config_.activation != Activation::kIdentity) {
@@ -63,6 +62,21 @@ class MemoryAsGate final : public SequenceMixer {
   }
 
  private:
+  bool GateFused(ForwardContext& ctx, const TensorView& memory, const TensorView& attention,
+                 const TensorView& hidden) const {
+    LayerNormSteps* const steps =
+        ctx.batch.longest_row == 1 ? LayerNormStepsOf(ctx.kernels()) : nullptr;
+    const Activation other = config_.activates_both ? config_.activation : Activation::kIdentity;
+    return steps != nullptr &&
+           steps->NormedGateStep({.factors = {{.x = memory,
+                                               .norm = AsStep(memory_output_norm_),
+                                               .activation = config_.activation},
+                                              {.x = attention,
+                                               .norm = AsStep(attention_output_norm_),
+                                               .activation = other}},
+                                  .hidden = hidden});
+  }
+
   MemoryAsGateConfig config_;
   NeuralMemory memory_;
   PrefixAttention attention_;
@@ -91,10 +105,10 @@ class MemoryAsLayer final : public SequenceMixer {
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     const TensorView memory = inner_residual_ ? hidden : ctx.Temp(hidden.shape);
-    memory_.Feed(ctx, ctx.row_index, NormedFor(ctx, memory_, norm, hidden), memory,
-                 /*accumulate=*/inner_residual_);
-    attention_.Attend(ctx, NormedFor(ctx, attention_, attention_norm_, memory), hidden,
-                      /*accumulate=*/true);
+    memory_.Feed(ctx, ctx.row_index, TempFor(ctx, memory_, hidden), memory,
+                 /*accumulate=*/inner_residual_, {&norm, hidden});
+    attention_.Attend(ctx, TempFor(ctx, attention_, memory), hidden,
+                      /*accumulate=*/true, {&attention_norm_, memory});
   }
 
  private:

@@ -107,12 +107,13 @@ void MemoryStreams::Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const
   ctx.kernels().MatrixMemory(rule);
 }
 
-void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory,
-                        const HeldSteps& held) const {
+void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory, const HeldSteps& held,
+                        const MemoryAnswer& answer) const {
   const std::vector<MemoryStream> left = Left();
   HeldMemorySteps* const steps = HeldMemoryStepsOf(ctx.kernels());
   if (held.capacity > 0 && steps != nullptr) {
-    HeldMemoryArgs args = {.streams = left, .memory = memory, .held = held, .settled = true};
+    HeldMemoryArgs args = {
+        .streams = left, .memory = memory, .held = held, .settled = true, .answer = answer};
     if (steps->HeldMemory(args)) return;
     Compose(ctx.kernels(), left);
     args.streams = {};

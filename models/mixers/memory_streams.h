@@ -39,7 +39,8 @@ class MemoryStreams {
   // Does the operations that are left, then the rule.
   void Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const;
   // `held`: what memories may hold back, where the device has operations for that.
-  void Run(ForwardContext& ctx, const NeuralMemoryArgs& memory, const HeldSteps& held = {}) const;
+  void Run(ForwardContext& ctx, const NeuralMemoryArgs& memory, const HeldSteps& held = {},
+           const MemoryAnswer& answer = {}) const;
   // Does the operations that are left, for those that follow before the rule.
   void Finish(ForwardContext& ctx);
 

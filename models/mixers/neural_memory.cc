@@ -175,7 +175,7 @@ void NeuralMemory::PoolAround(ForwardContext& ctx, const RowIndex& rows, const G
 }
 
 void NeuralMemory::Feed(ForwardContext& ctx, const RowIndex& rows, const TensorView& x,
-                        const TensorView& y, bool accumulate) const {
+                        const TensorView& y, bool accumulate, const NormedInput& normed) const {
   const Workspace::Scope scope(ctx.workspace);
   std::vector<ProjectionArgs> products;
   MemoryStreams streams;
@@ -198,7 +198,7 @@ void NeuralMemory::Feed(ForwardContext& ctx, const RowIndex& rows, const TensorV
   if (has_momentum) args.momentum = project(momentum_.projection);
   if (forgets) args.keep = project(forget_.projection);
   const TensorView output_gate = AddOutputGate(ctx, x, products);
-  Project(ctx.kernels(), products);
+  ProjectNormed(ctx, normed, x, products);
 
   add_sigmoid(args.rate);
   if (has_momentum) {
@@ -221,7 +221,9 @@ void NeuralMemory::Feed(ForwardContext& ctx, const RowIndex& rows, const TensorV
   }
   NeuralMemoryOutputArgs output;
   const TensorView answer = Answer(ctx, output_gate, args.out, output);
-  output.surprise = memory_.Run(ctx, streams, args);
+  const LinearArgs product = {
+      .x = answer, .weights = out_.weights, .y = y, .accumulate = accumulate};
+  if (memory_.Run(ctx, streams, args, output, output_gate.empty() ? nullptr : &product)) return;
   if (output_gate.empty()) {
     TellSurprise(ctx, output.surprise);
   } else {
@@ -302,8 +304,7 @@ class NeuralMemoryMixer final : public SequenceMixer {
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     const TensorView x = ctx.TempForProducts(hidden.shape, memory_.products());
-    ApplyNorm(ctx.kernels(), norm, hidden, x);
-    memory_.Feed(ctx, ctx.row_index, x, hidden, /*accumulate=*/true);
+    memory_.Feed(ctx, ctx.row_index, x, hidden, /*accumulate=*/true, {&norm, hidden});
   }
 
   void Settle(ForwardContext& ctx, const TensorView& slots) const override {

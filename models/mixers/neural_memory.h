@@ -13,6 +13,7 @@
 #include "models/mixers/trained_memory.h"
 #include "models/projection.h"
 #include "models/sequence_mixer.h"
+#include "models/step_products.h"
 
 namespace mneme {
 
@@ -63,9 +64,9 @@ class NeuralMemory {
   void Settle(ForwardContext& ctx, const TensorView& slots) const;
 
   // Feeds x, [tokens, model_dim] as LinearArgs::x, the tokens of `rows`.   y  [tokens, model_dim]
-  // act, which is added to with `accumulate`
+  // act, which is added to with `accumulate`. `normed`: what x is still to become.
   void Feed(ForwardContext& ctx, const RowIndex& rows, const TensorView& x, const TensorView& y,
-            bool accumulate) const;
+            bool accumulate, const NormedInput& normed = {}) const;
 
   // y = what the memory as it was at the last multiple of its frozen period answers to x; it learns
   // nothing. The tokens of a row may lie in one period only.

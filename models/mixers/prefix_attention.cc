@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/status_macros.h"
+#include "kernels/stream_steps.h"
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/rope_frequencies.h"
 
@@ -37,33 +38,41 @@ absl::StatusOr<PrefixAttention> PrefixAttention::Make(const LayerBuilder& builde
 }
 
 void PrefixAttention::Attend(ForwardContext& ctx, const TensorView& x, const TensorView& y,
-                             bool accumulate) const {
+                             bool accumulate, const NormedInput& normed) const {
   const Workspace::Scope scope(ctx.workspace);
   Kernels& kernels = ctx.kernels();
   const Shape channels{x.shape[0], int64_t{config_.heads} * config_.head_dim};
   const TensorView q = ctx.Temp(channels), k = ctx.Temp(channels), v = ctx.Temp(channels);
-  Project(kernels, {{.projection = q_proj_, .x = x, .y = q},
-                    {.projection = k_proj_, .x = x, .y = k},
-                    {.projection = v_proj_, .x = x, .y = v}});
+  const ProjectionArgs products[] = {{.projection = q_proj_, .x = x, .y = q},
+                                     {.projection = k_proj_, .x = x, .y = k},
+                                     {.projection = v_proj_, .x = x, .y = v}};
+  ProjectNormed(ctx, normed, x, products);
   const TensorView query = ByHead(q, config_.heads), key = ByHead(k, config_.heads);
-  for (const TensorView& turned : {query, key}) {
-    kernels.Rope({.x = turned,
-                  .positions = ctx.row_index.token_positions,
-                  .frequencies = frequencies_,
-                  .interleaved = config_.rope_interleaved,
-                  .y = turned});
-  }
   // As much of it as there is: while it is prepared, the rows before this one.
   TensorView prefix_keys = prefix_keys_, prefix_values = prefix_values_;
   prefix_keys.shape.dims[0] = prefix_values.shape.dims[0] = ctx.prefix;
   if (ctx.prefix == 0) prefix_keys = prefix_values = {};
-  const TensorView read = ctx.Temp(query.shape);
+  TensorView read = ctx.batch.longest_row == 1 ? ctx.TempForProducts(channels, {o_proj_.weights})
+                                               : ctx.Temp(channels);
+  read = ByHead(read, config_.heads);
   AttentionArgs attention = context_.Args(ctx, query, key, ByHead(v, config_.heads), read);
   attention.window = context_.is_ring() ? config_.window : 0;
   attention.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   attention.prefix_keys = prefix_keys;
   attention.prefix_values = prefix_values;
-  kernels.Attention(attention);
+  RopeArgs rope = {.positions = ctx.row_index.token_positions,
+                   .frequencies = frequencies_,
+                   .interleaved = config_.rope_interleaved};
+  // Rows and positions come before the embedding, which nothing overlaps.
+  StreamSteps* const steps = ctx.prepares ? nullptr : StreamStepsOf(kernels);
+  if (steps == nullptr ||
+      !steps->TurnedAttention({.mix = {}, .rope = rope, .attention = attention, .settled = true})) {
+    for (const TensorView& turned : {query, key}) {
+      rope.x = rope.y = turned;
+      kernels.Rope(rope);
+    }
+    kernels.Attention(attention);
+  }
   if (ctx.prepares) {
     const int64_t bytes = k.bytes();
     ctx.backend.Copy(prefix_keys_.as<std::byte>() + ctx.prefix * bytes, k.data, bytes);

@@ -10,6 +10,7 @@
 #include "models/layer_builder.h"
 #include "models/mixers/attention_context.h"
 #include "models/projection.h"
+#include "models/step_products.h"
 
 namespace mneme {
 
@@ -39,8 +40,9 @@ class PrefixAttention {
   }
 
   //   x  [tokens, model_dim] as LinearArgs::x;  y  [tokens, model_dim] act, which is added to with
-  // `accumulate`
-  void Attend(ForwardContext& ctx, const TensorView& x, const TensorView& y, bool accumulate) const;
+  // `accumulate`. `normed`: what x is still to become.
+  void Attend(ForwardContext& ctx, const TensorView& x, const TensorView& y, bool accumulate,
+              const NormedInput& normed = {}) const;
 
  private:
   PrefixAttentionConfig config_;

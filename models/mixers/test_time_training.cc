@@ -18,6 +18,7 @@
 #include "models/mixers/rope_frequencies.h"
 #include "models/mixers/trained_memory.h"
 #include "models/projection.h"
+#include "models/step_products.h"
 
 namespace mneme {
 namespace {
@@ -120,14 +121,12 @@ class TestTimeTraining final : public SequenceMixer {
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
-    Kernels& kernels = ctx.kernels();
     if (config_.pre_conv) Convolve(ctx, hidden);
     std::vector<std::span<const PackedMatrix>> products;
     for (const Projection* projection : {&q_proj_, &k_proj_, &v_proj_, &rate_, &gate_}) {
       if (projection->exists()) products.push_back(projection->weights);
     }
     const TensorView x = ctx.TempForProducts(hidden.shape, products);
-    ApplyNorm(kernels, norm, hidden, x);
     const int heads = config_.heads;
     const TensorView q = ctx.Temp(hidden.shape), k = ctx.Temp(hidden.shape);
     const TensorView v = ctx.Temp(hidden.shape), rate = ctx.Temp({hidden.shape[0], heads});
@@ -148,7 +147,7 @@ class TestTimeTraining final : public SequenceMixer {
       q_stream = streams.Add(q);
       k_stream = streams.Add(k);
     }
-    Project(kernels, projections);
+    ProjectNormed(ctx, {&norm, hidden}, x, projections);
     const RopeArgs rope = {.positions = ctx.row_index.token_positions,
                            .frequencies = frequencies_,
                            .period = config_.mini_batch,
@@ -215,8 +214,18 @@ class TestTimeTraining final : public SequenceMixer {
   void Convolve(ForwardContext& ctx, const TensorView& hidden) const {
     const Workspace::Scope scope(ctx.workspace);
     const TensorView normed = ctx.Temp(hidden.shape), convolved = ctx.Temp(hidden.shape);
-    ApplyNorm(ctx.kernels(), pre_conv_norm_, hidden, normed);
     const ShortConvArgs args[] = {Args(ctx, pre_conv_, normed, convolved)};
+    LayerNormSteps* const steps =
+        ctx.batch.longest_row == 1 && pre_conv_norm_.kind == NormKind::kRms
+            ? LayerNormStepsOf(ctx.kernels())
+            : nullptr;
+    if (steps != nullptr && steps->NormedConvolutionStep({.norm = AsStep(pre_conv_norm_),
+                                                          .hidden = hidden,
+                                                          .convolution = args[0],
+                                                          .settled = true})) {
+      return;
+    }
+    ApplyNorm(ctx.kernels(), pre_conv_norm_, hidden, normed);
     ctx.kernels().ShortConv(args);
     ctx.kernels().AddScaled({.x = convolved, .scale = ones_, .y = hidden});
   }

@@ -237,7 +237,16 @@ SurpriseArgs TrainedMemory::SurpriseOf(const ForwardContext& ctx,
 
 SurpriseArgs TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams,
                                 NeuralMemoryArgs args) const {
+  NeuralMemoryOutputArgs output;
+  CHECK(!Run(ctx, streams, args, output, /*product=*/nullptr));
+  return output.surprise;
+}
+
+bool TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams, NeuralMemoryArgs args,
+                        NeuralMemoryOutputArgs& output, const LinearArgs* product) const {
   AddLoss(ctx, args);
+  output.surprise = SurpriseOf(ctx, args);
+  bool done = false;
   if (config_.decays_first && !args.keep.empty()) {
     MemoryStreams before = streams;
     before.Finish(ctx);
@@ -245,11 +254,15 @@ SurpriseArgs TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& stream
     UndoDecay(ctx, args);
   } else {
     // A prefix leaves the state that sessions begin with: nothing is held back of it.
-    streams.Run(ctx, args, ctx.prepares ? HeldSteps{} : Held(ctx));
+    MemoryAnswer answer;
+    if (product != nullptr && ctx.observer == nullptr) {
+      answer = {.output = &output, .product = *product, .done = &done};
+    }
+    streams.Run(ctx, args, ctx.prepares ? HeldSteps{} : Held(ctx), answer);
   }
   Tell(ctx, "loss", args.loss, config_.loss_scale);
   Tell(ctx, "theta", args.rate, config_.rate_scale / (2 * config_.loss_scale));
-  return SurpriseOf(ctx, args);
+  return done;
 }
 
 // The gradient at keep W, rate k^T (k keep W - v), is rate keep k^T (k W - v / keep): that at W of

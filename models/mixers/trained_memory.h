@@ -78,6 +78,10 @@ class TrainedMemory {
   // answer: Surprise, if its `surprise` is not empty.
   [[nodiscard]] SurpriseArgs Run(ForwardContext& ctx, const MemoryStreams& streams,
                                  NeuralMemoryArgs args) const;
+  // The same with the answer's way out, whose surprise it sets, and the product behind it, or null.
+  // True: all of that is done.
+  [[nodiscard]] bool Run(ForwardContext& ctx, const MemoryStreams& streams, NeuralMemoryArgs args,
+                         NeuralMemoryOutputArgs& output, const LinearArgs* product) const;
   // All of that, without streams.
   void Train(ForwardContext& ctx, const NeuralMemoryArgs& args) const;
   // All of that, without streams, as one operation with what makes the gates and the answer's gate,

@@ -30,12 +30,13 @@ struct Sizes {
   int rows, dim;
   std::vector<int> outs;
   bool biases = true;
+  bool centred = true;  // else RmsNorm
 };
 
 std::string Describe(const Sizes& sizes) {
   std::string text = std::to_string(sizes.rows) + " rows of " + std::to_string(sizes.dim) + " to";
   for (const int out : sizes.outs) text += " " + std::to_string(out);
-  return text + (sizes.biases ? "" : " without biases");
+  return text + (sizes.biases ? "" : " without biases") + (sizes.centred ? "" : ", RmsNorm");
 }
 
 // Residuals off zero, as LayerNorm is for, norms that no model has, and small weights.
@@ -68,8 +69,10 @@ class CudaLayerNormStepTest : public testing::Test {
 
   static StepNorm NormOf(Workbench& bench, const Sizes& sizes, const Numbers& numbers) {
     return {.weight = bench.Floats(numbers.norm, {sizes.dim}),
-            .bias = sizes.biases ? bench.Floats(numbers.norm_bias, {sizes.dim}) : TensorView{},
-            .eps = 1e-3f};
+            .bias = sizes.biases && sizes.centred ? bench.Floats(numbers.norm_bias, {sizes.dim})
+                                                  : TensorView{},
+            .eps = 1e-3f,
+            .centred = sizes.centred};
   }
   static StepProduct ProductOf(Workbench& bench, const Sizes& sizes, const Numbers& numbers,
                                size_t i, DType dtype) {
@@ -105,8 +108,12 @@ class CudaLayerNormStepTest : public testing::Test {
       EXPECT_THAT(bench.Read(hidden), HasSameBits(numbers.hidden));
     } else {
       const TensorView x = bench.NewActivations(shape);
-      kernels.LayerNorm(
-          {.x = hidden, .weight = norm.weight, .bias = norm.bias, .eps = norm.eps, .y = x});
+      if (sizes.centred) {
+        kernels.LayerNorm(
+            {.x = hidden, .weight = norm.weight, .bias = norm.bias, .eps = norm.eps, .y = x});
+      } else {
+        kernels.RmsNorm({.x = hidden, .weight = norm.weight, .eps = norm.eps, .y = x});
+      }
       for (const auto& [product, y] : products) {
         const LinearArgs linear = {
             .x = x, .weights = {&product.weights, 1}, .y = y, .bias = product.bias};
@@ -226,21 +233,49 @@ TEST_F(CudaLayerNormStepTest, ProductsOfOneAndTwoRowsAreOfTheirNorm) {
                  false);
 }
 
-TEST_F(CudaLayerNormStepTest, OneRowHasTheSameBitsBesideAnother) {
-  const Sizes both = {2, 768, {768}};
-  const Numbers numbers(both, DType::kBF16, 1);
-  const std::unique_ptr<Backend> backend = MakeCuda(DType::kBF16);
-  const auto run = [&](const Sizes& sizes, const Numbers& of) {
-    return Products(*backend, sizes, of, DType::kBF16, DType::kF32, Activation::kGelu, true);
-  };
-  std::vector<double> alone;
-  for (const int row : {0, 1}) {
-    Numbers own = numbers;
-    own.hidden.assign(numbers.hidden.begin() + row * 768, numbers.hidden.begin() + row * 768 + 768);
-    const std::vector<double> values = run({1, 768, {768}}, own);
-    alone.insert(alone.end(), values.begin(), values.end());
+TEST_F(CudaLayerNormStepTest, ProductsOfOneAndTwoRowsAreOfTheirRmsNorm) {
+  const bool hopper = HasHopperKernels();
+  for (const int rows : {1, 2}) {
+    for (const std::vector<int>& outs :
+         {std::vector{1024, 1024, 1024, 1024, 16, 16, 16}, {13, 700}}) {
+      for (const int dim : {8, 1024, 2816, 4096}) {
+        ExpectProducts({rows, dim, outs, rows == 1, false}, DType::kBF16, DType::kBF16, DType::kF32,
+                       Activation::kIdentity, hopper);
+      }
+    }
   }
-  EXPECT_THAT(run(both, numbers), HasSameBits(alone));
+  const auto takes_not = [&](const Sizes& sizes, DType compute, DType weights, Activation to) {
+    ExpectProducts(sizes, compute, weights, DType::kF32, to, false);
+  };
+  const Activation as_is = Activation::kIdentity;
+  takes_not({3, 96, {50}, true, false}, DType::kBF16, DType::kBF16, as_is);
+  takes_not({1, 4104, {8}, true, false}, DType::kBF16, DType::kBF16, as_is);
+  takes_not({1, 96, {50}, true, false}, DType::kF32, DType::kBF16, as_is);
+  takes_not({1, 96, {50}, true, false}, DType::kBF16, DType::kF16, as_is);
+  takes_not({1, 96, {50}, true, false}, DType::kBF16, DType::kBF16, Activation::kRelu);
+}
+
+TEST_F(CudaLayerNormStepTest, OneRowHasTheSameBitsBesideAnother) {
+  for (const bool centred : {true, false}) {
+    if (!centred && !HasHopperKernels()) continue;
+    const Sizes both = {2, 768, {768}, true, centred};
+    const Numbers numbers(both, DType::kBF16, 1);
+    const std::unique_ptr<Backend> backend = MakeCuda(DType::kBF16);
+    const auto run = [&](const Sizes& sizes, const Numbers& of) {
+      return Products(*backend, sizes, of, DType::kBF16, DType::kF32,
+                      centred ? Activation::kGelu : Activation::kIdentity, true);
+    };
+    std::vector<double> alone;
+    for (const int row : {0, 1}) {
+      Numbers own = numbers;
+      own.hidden.assign(numbers.hidden.begin() + row * 768,
+                        numbers.hidden.begin() + row * 768 + 768);
+      const std::vector<double> values = run({1, 768, {768}, true, centred}, own);
+      alone.insert(alone.end(), values.begin(), values.end());
+    }
+    ASSERT_FALSE(alone.empty());
+    EXPECT_THAT(run(both, numbers), HasSameBits(alone));
+  }
 }
 
 TEST_F(CudaLayerNormStepTest, ProductsOfMoreRowsAreOfTheirNorm) {

@@ -1,5 +1,5 @@
-// NeuralMemoryStep and NeuralMemoryOutput on a GPU against the operations they stand for, on the
-// same GPU and in float64.
+// NeuralMemoryStep and HeldMemory on a GPU against the operations they stand for, on the same GPU
+// and in float64.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -68,23 +68,28 @@ std::vector<NeuralLayer> NeuralLayers() {
 }
 
 struct NeuralStepResult {
-  bool fused = false;
+  bool fused = false, answered = false;
   std::vector<double> out, states, windows;
+  std::vector<double> hidden, surprise;  // behind the answer
 };
 
-// How a layer's token is computed: operation by operation, as NeuralMemoryStep, or as HeldMemory.
-enum class Way : uint8_t { kParts, kStep, kHeld };
+// How a layer's token is computed: operation by operation, as NeuralMemoryStep, or as HeldMemory,
+// which holds steps of few heads back, too, or not.
+enum class Way : uint8_t { kParts, kStep, kHeld, kFew };
+
+std::vector<SegmentSpec> ManySegments() {
+  return {{.length = 1, .slot = 2},
+          {.length = 1, .slot = -1},
+          {.length = 1, .slot = 0, .fresh = true},
+          {.length = 0, .slot = 1},
+          {.length = 1, .slot = 3}};
+}
 
 class NeuralStepProblem {
  public:
-  NeuralStepProblem(uint64_t seed, const NeuralLayer& layer)
-      : layer_(layer),
-        memory_(seed, layer.memory,
-                {{.length = 1, .slot = 2},
-                 {.length = 1, .slot = -1},
-                 {.length = 1, .slot = 0, .fresh = true},
-                 {.length = 0, .slot = 1},
-                 {.length = 1, .slot = 3}}) {
+  NeuralStepProblem(uint64_t seed, const NeuralLayer& layer,
+                    const std::vector<SegmentSpec>& segments = ManySegments())
+      : layer_(layer), memory_(seed, layer.memory, segments) {
     SeededRandom random(seed + 1000);
     const int width = Width(), heads = layer.memory.heads;
     for (int i = 0; i < 3; ++i) {
@@ -101,6 +106,12 @@ class NeuralStepProblem {
       const double frequency = i < layer.memory.dim / 2 ? random.Uniform(1e-4, 1) : 1e-10;
       frequencies_.push_back(static_cast<float>(frequency));
     }
+    int entries = 0;
+    for (const SegmentSpec& s : segments) entries += s.length;
+    gate_ = random.NormalValues(int64_t{entries} * width);
+    norm_ = random.UniformValues(layer.memory.dim, 0.5, 1.5);
+    hidden_ = random.NormalValues(int64_t{entries} * kModelDim);
+    product_ = random.NormalValues(int64_t{kModelDim} * width, 0.1, DType::kBF16);
   }
 
   NeuralStepResult Run(Backend& backend, Way way) const {
@@ -163,13 +174,50 @@ class NeuralStepProblem {
       streams.emplace_back().last = keep;
     }
 
+    // The way out.
+    const int64_t entries = args.q.shape[0];
+    const Shape flat{entries, Width()};
+    const TensorView gated = bench.NewActivations(flat), normed = bench.NewActivations(flat);
+    const TensorView hidden = bench.Activations(hidden_, {entries, kModelDim});
+    const TensorView surprise =
+        bench.Floats(std::vector<double>(static_cast<size_t>(entries), -1), {entries});
+    const auto with_shape = [](TensorView tensor, const Shape& shape) {
+      tensor.shape = shape;
+      return tensor;
+    };
+    const Shape by_head{entries * layer_.memory.heads, layer_.memory.dim};
+    NeuralMemoryOutputArgs output = {
+        .gate = {.x = bench.Activations(gate_, flat), .activation = Activation::kSilu, .y = gated},
+        .product = {.a = with_shape(args.out, flat), .b = gated, .y = gated},
+        .norm = RmsNormArgs{.x = with_shape(gated, by_head),
+                            .weight = bench.Floats(norm_, {layer_.memory.dim}),
+                            .eps = 1e-3f,
+                            .y = with_shape(normed, by_head)}};
+    if (!args.loss.empty()) {
+      output.surprise = {.loss = args.loss, .read = args.out, .surprise = surprise};
+    }
+    const PackedMatrix matrix = bench.Pack(product_, kModelDim, Width(), DType::kBF16);
+    const LinearArgs product = {
+        .x = normed, .weights = {&matrix, 1}, .y = hidden, .accumulate = true};
+
     NeuralStepResult result;
     if (way == Way::kStep) {
       result.fused = bench.kernels().NeuralMemoryStep({.streams = streams, .memory = args});
-    } else if (way == Way::kHeld) {
-      result.fused = RunHeld(bench, streams, args);
+    } else if (way != Way::kParts) {
+      const MemoryAnswer answer = {.output = &output, .product = product, .done = &result.answered};
+      result.fused = RunHeld(bench, streams, args, answer, /*holds=*/way == Way::kHeld);
     }
     if (!result.fused) Compose(bench.kernels(), streams, args);
+    if (!result.answered) {
+      Kernels& kernels = bench.kernels();
+      if (!args.loss.empty()) kernels.Surprise(output.surprise);
+      kernels.Activate({&output.gate, 1});
+      kernels.Multiply(output.product);
+      kernels.RmsNorm(std::get<RmsNormArgs>(output.norm));
+      kernels.Linear({&product, 1});
+    }
+    result.hidden = memory_.ActiveRows(bench, hidden, kModelDim);
+    result.surprise = memory_.ActiveRows(bench, surprise, 1);
     const MemoryProblem::Trained trained = memory_.Results(bench, loaded);
     result.out = trained.out;
     result.out.insert(result.out.end(), trained.loss.begin(), trained.loss.end());
@@ -185,12 +233,14 @@ class NeuralStepProblem {
   }
 
  private:
+  static constexpr int kModelDim = 40;
+
   int Width() const { return layer_.memory.heads * layer_.memory.dim; }
 
   // One step with room for three, which is held back unless its session is fresh; then it is
   // settled.
   bool RunHeld(Workbench& bench, const std::vector<MemoryStream>& streams,
-               const NeuralMemoryArgs& args) const {
+               const NeuralMemoryArgs& args, const MemoryAnswer& answer, bool holds) const {
     HeldMemorySteps* const steps = HeldMemoryStepsOf(bench.kernels());
     const int heads = layer_.memory.heads, dim = layer_.memory.dim, hidden = layer_.memory.hidden;
     if (steps == nullptr || !HoldsStepsBack(args, layer_.memory.orders, dim)) return false;
@@ -208,8 +258,11 @@ class NeuralStepProblem {
     }
     const HeldSteps held = {
         .capacity = kCapacity, .numbers = numbers.view(), .vectors = vectors.view()};
-    if (!steps->HeldMemory(
-            {.streams = streams, .memory = args, .held = held, .always_holds = true})) {
+    if (!steps->HeldMemory({.streams = streams,
+                            .memory = args,
+                            .held = held,
+                            .answer = answer,
+                            .always_holds = holds})) {
       return false;
     }
     steps->SettleNetwork({.slots = bench.Ints(slots),
@@ -238,6 +291,7 @@ class NeuralStepProblem {
   MemoryProblem memory_;
   std::vector<double> filters_[3], biases_[3], windows_[3];
   std::vector<double> a_log_, dt_bias_, frequencies_;
+  std::vector<double> gate_, norm_, hidden_, product_;
 };
 
 class CudaNeuralMemoryStepTest : public testing::Test {
@@ -306,6 +360,71 @@ TEST_F(CudaNeuralMemoryStepTest, LayersThatHoldStepsBackAgreeToo) {
   }
 }
 
+// From the streams to the answer's product, of few heads.
+void ExpectFewHeadsToAgree(const NeuralLayer& layer, uint64_t seed) {
+  if (!HasHopperKernels()) GTEST_SKIP() << "needs clusters";
+  const std::unique_ptr<Backend> reference = MakeReferenceBackend({});
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, compute);
+    // The product of two rows or less finds surprises as well.
+    for (const auto& segments :
+         {std::vector<SegmentSpec>{{.length = 1, .slot = 2}},
+          {{.length = 1, .slot = 1}, {.length = 1, .slot = 3, .fresh = true}},
+          {{.length = 1, .slot = 2}, {.length = 1, .slot = -1}, {.length = 1, .slot = 0}}}) {
+      ++seed;
+      SCOPED_TRACE(std::to_string(segments.size()) + " segments, seed " + std::to_string(seed));
+      const NeuralStepProblem p(seed, layer, segments);
+      const NeuralStepResult got = p.Run(*backend, Way::kFew);
+      EXPECT_TRUE(got.fused);
+      EXPECT_TRUE(got.answered);
+      const NeuralStepResult exact = p.Run(*reference, Way::kParts);
+      EXPECT_THAT(got.windows, HasSameBits(p.Run(*backend, Way::kParts).windows));
+      EXPECT_LE(RelativeError(got.out, exact.out), kNeuralStepBound);
+      EXPECT_LE(RelativeError(got.states, exact.states), kNeuralStepBound);
+      EXPECT_LE(RelativeError(got.surprise, exact.surprise), kNeuralStepBound);
+      const bool rounds = compute == DType::kBF16 && segments.size() > 2;
+      EXPECT_LE(RelativeError(got.hidden, exact.hidden), rounds ? kUnitBF16 : kNeuralStepBound);
+      const NeuralStepResult again = p.Run(*backend, Way::kFew);
+      EXPECT_THAT(again.hidden, HasSameBits(got.hidden));
+      EXPECT_THAT(again.states, HasSameBits(got.states));
+    }
+  }
+}
+
+TEST_F(CudaNeuralMemoryStepTest, FewHeadsAgreeToo) {
+  ExpectFewHeadsToAgree(NeuralLayers()[0], 3900);
+}
+
+TEST_F(CudaNeuralMemoryStepTest, FewLargeHeadsWithGainsAgreeToo) {
+  NeuralLayer layer = NeuralLayers()[0];
+  layer.memory.dim = 96;
+  layer.memory.hidden = 384;
+  layer.memory.norm = MemoryRule::Norm::kLayer;
+  layer.memory.trains_gain = true;
+  layer.conv_bias = true;
+  layer.silu = false;
+  layer.l2_norm = false;
+  layer.exponential = true;
+  ExpectFewHeadsToAgree(layer, 4000);
+}
+
+TEST_F(CudaNeuralMemoryStepTest, FewNarrowHeadsAgreeToo) {
+  NeuralLayer layer = NeuralLayers()[0];
+  layer.memory.dim = 32;
+  layer.memory.hidden = 64;
+  layer.memory.norm = MemoryRule::Norm::kRms;
+  layer.memory.trains_gain = true;
+  layer.conv_width = 3;
+  ExpectFewHeadsToAgree(layer, 4100);
+}
+
+TEST_F(CudaNeuralMemoryStepTest, FewHeadsOfMoreUnitsWithoutConvolutionsAgreeToo) {
+  NeuralLayer layer = NeuralLayers()[0];
+  layer.memory.hidden = 256;
+  layer.conv_width = 0;
+  ExpectFewHeadsToAgree(layer, 4200);
+}
+
 TEST_F(CudaNeuralMemoryStepTest, LeavesWhatItCannotTakeToItsParts) {
   const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
   NeuralLayer layer = NeuralLayers()[0];
@@ -314,121 +433,6 @@ TEST_F(CudaNeuralMemoryStepTest, LeavesWhatItCannotTakeToItsParts) {
   layer = NeuralLayers()[0];
   layer.memory.heads = 3;  // gates by fours
   EXPECT_FALSE(NeuralStepProblem(2, layer).Run(*backend, Way::kStep).fused);
-}
-
-struct OutputResult {
-  bool fused = false;
-  std::vector<double> y, surprise;
-};
-
-// A memory's answer on its way out: of 5 tokens, of which one is no entry of the memory's.
-struct NeuralOutputProblem {
-  int heads = 3, dim = 64;
-  bool by_token = false;  // LayerNorm, then the gate
-  bool rounded = false;   // gate and result of the fused operation are bf16
-  bool diverged = false;  // entry 3 has an answer that is not finite
-
-  struct Result {
-    bool fused = false;
-    std::vector<double> y, surprise;
-  };
-  Result Run(Backend& backend, bool fuse) const {
-    const int entries = 7, tokens = 5;
-    SeededRandom random(2900 + static_cast<uint64_t>(dim));
-    const auto values = [&](int64_t count) {
-      std::vector<double> list = random.NormalValues(count);
-      for (double& value : list) value = rounded ? RoundTo(value, DType::kBF16) : value;
-      return list;
-    };
-    const int64_t width = int64_t{heads} * dim;
-    const Shape shape{entries, width};
-    std::vector<double> read = values(entries * width);
-    if (diverged) read[static_cast<size_t>(3 * width + width - 1)] = INFINITY;
-    Workbench bench(backend);
-    const DType given = rounded && fuse ? DType::kBF16 : backend.activation_dtype();
-    const TensorView answer = bench.Activations(read, shape);
-    const TensorView gate = bench.Values(values(entries * width), shape, given);
-    const TensorView gated = bench.NewActivations(shape), between = bench.NewActivations(shape);
-    const TensorView y = bench.Values(std::vector<double>(entries * width), shape, given);
-    const auto by_head = [&](TensorView rows) {
-      rows.shape = {int64_t{entries} * heads, dim};
-      return rows;
-    };
-    NeuralMemoryOutputArgs args = {
-        .gate = {.x = gate, .activation = Activation::kSilu, .y = gated}};
-    if (by_token) {
-      args.gate.activation = Activation::kGeluTanh;
-      args.norm = LayerNormArgs{.x = answer,
-                                .weight = bench.Floats(random.NormalValues(width), {width}),
-                                .bias = bench.Floats(random.NormalValues(width), {width}),
-                                .eps = 1e-3f,
-                                .y = between};
-      args.product = {.a = gated, .b = between, .y = y};
-    } else {
-      args.product = {.a = answer, .b = gated, .y = between};
-      args.norm = RmsNormArgs{.x = by_head(between),
-                              .weight = bench.Floats(random.NormalValues(dim), {dim}),
-                              .eps = 1e-3f,
-                              .y = by_head(y)};
-    }
-    TensorView by_entry = answer;
-    by_entry.shape = {entries, heads, dim};
-    args.surprise = {
-        .loss = bench.Activations(random.UniformValues(entries * heads, 0, 1), {entries, heads}),
-        .read = by_entry,
-        .places = bench.Ints({0, 3, 6, 5, entries, 1}),
-        .outer = bench.Ints({5, 1, 4, 2, 0}),
-        .surprise = bench.Floats(std::vector<double>(tokens, -1), {tokens})};
-    Result result;
-    Kernels& kernels = bench.kernels();
-    result.fused = fuse && kernels.NeuralMemoryOutput(args);
-    if (!result.fused) {
-      kernels.Surprise(args.surprise);
-      kernels.Activate({&args.gate, 1});
-      if (by_token) kernels.LayerNorm(std::get<LayerNormArgs>(args.norm));
-      kernels.Multiply(args.product);
-      if (!by_token) kernels.RmsNorm(std::get<RmsNormArgs>(args.norm));
-    }
-    result.y = bench.Read(y);
-    result.surprise = bench.Read(args.surprise.surprise);
-    return result;
-  }
-};
-
-TEST_F(CudaNeuralMemoryStepTest, OutputAgreesWithItsParts) {
-  const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kBF16);
-  const std::unique_ptr<Backend> reference = MakeReferenceBackend({});
-  for (const bool by_token : {false, true}) {
-    for (const int dim : {4, 64, 96, 132, 256}) {
-      for (const bool rounded : {false, true}) {
-        const NeuralOutputProblem p = {.dim = dim, .by_token = by_token, .rounded = rounded};
-        SCOPED_TRACE(std::string(by_token ? "tokens, " : "") + "heads of " + std::to_string(dim) +
-                     (rounded ? ", bf16" : ""));
-        const NeuralOutputProblem::Result got = p.Run(*backend, true),
-                                          parts = p.Run(*backend, false);
-        const NeuralOutputProblem::Result exact = p.Run(*reference, false);
-        EXPECT_TRUE(got.fused);
-        EXPECT_LE(RelativeError(got.y, parts.y), rounded ? kUnitBF16 : kNeuralStepBound);
-        EXPECT_LE(RelativeError(got.y, exact.y), rounded ? kUnitBF16 : kNeuralStepBound);
-        EXPECT_THAT(got.surprise, HasSameBits(parts.surprise));
-        EXPECT_EQ(got.surprise[2], -1);
-      }
-    }
-  }
-  EXPECT_FALSE((NeuralOutputProblem{.dim = 30}.Run(*backend, true).fused));
-  EXPECT_FALSE((NeuralOutputProblem{.dim = 260}.Run(*backend, true).fused));
-  EXPECT_FALSE(
-      (NeuralOutputProblem{.heads = 9, .dim = 256, .by_token = true}.Run(*backend, true).fused));
-}
-
-TEST_F(CudaNeuralMemoryStepTest, OutputTellsOfWhatIsNotFinite) {
-  const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
-  const NeuralOutputProblem p = {.heads = 4, .diverged = true};
-  const NeuralOutputProblem::Result got = p.Run(*backend, true);
-  EXPECT_TRUE(got.fused);
-  for (size_t token = 0; token < got.surprise.size(); ++token) {
-    EXPECT_EQ(std::isnan(got.surprise[token]), token == 1);
-  }
 }
 
 }  // namespace

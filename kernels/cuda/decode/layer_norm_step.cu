@@ -8,6 +8,7 @@
 #include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/linear/batch.h"
 #include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/row.h"
 
 namespace mneme::cuda::decode {
 namespace {
@@ -53,6 +54,7 @@ void Add(const __nv_bfloat16* x, const StepProduct& product, const TensorView& y
 }  // namespace
 
 bool NormedProductsStep(Device& device, const NormedProductsStepArgs& args) {
+  if (!args.norm.centred) return linear::NormedRow(device, args);
   if (linear::NormedRows(device, args)) return true;
   const int64_t rows = args.hidden.shape[0], dim = args.hidden.shape[1];
   const bool gelu = args.activation == Activation::kGeluTanh;

@@ -234,7 +234,7 @@ void LaunchFor(Device& device, LinearProducts products, const FromPosition& from
     const LinearArgs& first = *products[0];
     const PackedMatrix& w = first.weights[0];
     if (products.size() == 1 && first.y.shape[0] == 1 && first.group_offsets.empty() &&
-        !first.accumulate && w.out_features >= kWideOutputs && w.in_features <= kWideFeatures) {
+        !first.accumulate && IsWide(w)) {
       return LaunchWide<T>(device, first);
     }
   }
@@ -245,6 +245,10 @@ void LaunchFor(Device& device, LinearProducts products, const FromPosition& from
 }
 
 }  // namespace
+
+bool IsWide(const PackedMatrix& weights) {
+  return weights.out_features >= kWideOutputs && weights.in_features <= kWideFeatures;
+}
 
 void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned) {
   LinearFewRows(device, products, dtype, aligned, {});

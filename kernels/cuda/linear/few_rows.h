@@ -14,5 +14,7 @@ struct FromPosition {
 };
 void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned,
                    const FromPosition& from);
+// Whether blocks stay for a product alone in its call, of one row: those of a large head.
+bool IsWide(const PackedMatrix& weights);
 
 }  // namespace mneme::cuda::linear

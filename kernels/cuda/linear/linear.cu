@@ -14,6 +14,7 @@
 #include "kernels/cuda/linear/few_rows.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/round.h"
+#include "kernels/cuda/linear/row.h"
 #include "kernels/cuda/linear/step.h"
 
 namespace mneme::cuda::linear {
@@ -216,7 +217,10 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
   if (!copies.Make(device, dtype)) return;
 
   LinearFewRows(device, unaligned_few_rows, dtype, false);
-  LinearFewRows(device, by_path[kPathFewRows], dtype, true);
+  // One product by itself is no faster there: bench/measured/tried.md.
+  if (by_path[kPathFewRows].size() < 2 || !LinearRow(device, by_path[kPathFewRows])) {
+    LinearFewRows(device, by_path[kPathFewRows], dtype, true);
+  }
   LinearStep(device, by_path[kPathStep], copies.Of(by_path[kPathStep]));
   LinearNarrow(device, by_path[kPathNarrow], dtype, copies.Of(by_path[kPathNarrow]));
   LinearWarpgroups(device, by_path[kPathWarpgroups], dtype, copies.terms(),

@@ -7,6 +7,10 @@ namespace mneme::cuda::neural_memory {
 
 bool HeldMemory(Device& device, const HeldMemoryArgs& args) {
   const NeuralMemoryArgs& memory = args.memory;
+  if (!args.always_holds && resident::TakesHeld(device, args) &&
+      FusedToken(device, args.streams, memory, args.held, args.settled, args.answer)) {
+    return true;
+  }
   bool launched = false;
   if (!args.streams.empty() && !matrix_memory::LaunchStreams(device, args.streams, memory.segments,
                                                              &launched, args.settled)) {

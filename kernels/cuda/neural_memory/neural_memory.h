@@ -1,7 +1,10 @@
 // Neural memories: kernels/ops/neural_memory.h says what they compute.
 #pragma once
 
+#include <span>
+
 #include "kernels/cuda/common/device.h"
+#include "kernels/held_steps.h"
 #include "kernels/kernels.h"
 #include "kernels/stream_steps.h"
 
@@ -16,6 +19,11 @@ namespace mneme::cuda::neural_memory {
 void NeuralMemory(Device& device, const NeuralMemoryArgs& args, bool early = false);
 // The streams as one kernel, then the memory.
 bool NeuralMemoryStep(Device& device, const NeuralMemoryStepArgs& args);
+// The streams, the memory and what `answer` wants of it, of one token of each of few segments.
+// False: not what its kernel takes, and nothing was done.
+bool FusedToken(Device& device, std::span<const MemoryStream> streams,
+                const NeuralMemoryArgs& memory, const HeldSteps& held, bool settled,
+                const MemoryAnswer& answer);
 bool GatedMemory(Device& device, const GatedMemoryArgs& args);
 void KeepGate(Device& device, const KeepGateArgs& args);
 void ChunkMean(Device& device, const ChunkMeanArgs& args);

@@ -24,6 +24,13 @@ void ExpectSet(const StateView& view, const char* name) {
   CHECK(view.base != nullptr) << name << " is unset";
 }
 
+void CheckAnswer(const MemoryAnswer& answer, ActivationTypes types) {
+  if (answer.output == nullptr) return;
+  Check(*answer.output, types);
+  Check(answer.product, types);
+  CHECK(answer.done != nullptr) << "an answer of which nobody hears";
+}
+
 void ExpectSlots(const TensorView& slots) { Expect(slots, DType::kI32, {slots.shape[0]}, "slots"); }
 
 }  // namespace
@@ -141,6 +148,7 @@ void Check(const NeuralMemoryStepArgs& args, ActivationTypes types) {
 void Check(const HeldMemoryArgs& args, ActivationTypes types) {
   CheckAll(args.streams, types);
   Check(args.memory, types);
+  CheckAnswer(args.answer, types);
   CHECK_GE(args.held.capacity, 1) << "steps that are held back";
   ExpectSet(args.held.numbers, "held.numbers");
   ExpectSet(args.held.vectors, "held.vectors");

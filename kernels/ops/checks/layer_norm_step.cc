@@ -10,6 +10,7 @@ namespace {
 void Check(const StepNorm& norm, int64_t dim) {
   Expect(norm.weight, DType::kF32, {dim}, "norm.weight");
   if (!norm.bias.empty()) Expect(norm.bias, DType::kF32, {dim}, "norm.bias");
+  CHECK(norm.centred || norm.bias.empty()) << "RmsNorm with a bias";
 }
 
 void Check(const StepProduct& product, int64_t out, int64_t in, const char* name) {
@@ -49,10 +50,29 @@ void Check(const ResidualProductStepArgs& args, ActivationTypes types) {
 void Check(const EngramReadStepArgs& args, ActivationTypes types) {
   const Shape shape = CheckHidden(args.hidden, types);
   Check(args.norm, shape[1]);
+  CHECK(args.norm.centred) << "RmsNorm ahead of engrams";
   Check(args.engrams, types);
   const TensorView& q = args.engrams.q;
   CHECK_EQ(q.shape[0], shape[0]) << "tokens of attention";
   Check(args.q, q.shape[1] * q.shape[2], shape[1], "q's matrix");
+}
+
+void Check(const NormedConvolutionStepArgs& args, ActivationTypes types) {
+  const Shape shape = CheckHidden(args.hidden, types);
+  Check(args.norm, shape[1]);
+  CHECK(!args.norm.centred) << "LayerNorm ahead of a convolution";
+  Check(args.convolution, types);
+  Expect(args.convolution.x, types.act, shape, "convolution.x");
+  Expect(args.convolution.y, types.act, shape, "convolution.y");
+}
+
+void Check(const NormedGateStepArgs& args, ActivationTypes types) {
+  const Shape shape = CheckHidden(args.hidden, types);
+  for (const NormedGateStepArgs::Factor& factor : args.factors) {
+    Check(factor.norm, shape[1]);
+    CHECK(!factor.norm.centred) << "LayerNorm of a factor";
+    Expect(factor.x, types.act, shape, "x");
+  }
 }
 
 }  // namespace mneme

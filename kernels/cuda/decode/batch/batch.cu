@@ -7,8 +7,8 @@
 #include "kernels/cuda/common/scratch_layout.h"
 #include "kernels/cuda/decode/batch/batch.h"
 #include "kernels/cuda/decode/decode.h"
-#include "kernels/cuda/linear/few_rows.h"
-#include "kernels/cuda/linear/gated_row.h"
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/row.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 
 namespace mneme::cuda::decode::batch {
@@ -329,12 +329,11 @@ bool OneRow(Device& device, const FeedForwardStepArgs& step) {
   }
   auto* const inner = static_cast<float*>(device.StepMemory(4 * mlp_dim));
   if (inner == nullptr) return true;  // the error is on record
-  if (!linear::LaunchGatedRow(device, {.hidden = step.hidden.as<const float>(),
-                                       .norm = args.norm.as<const float>(),
-                                       .eps = args.norm_eps,
-                                       .gate = args.gate,
-                                       .up = args.up,
-                                       .y = inner})) {
+  const linear::RowProduct in = {.weights = args.gate, .up = args.up, .y = inner};
+  if (!linear::LaunchRow(device, {.x = step.hidden.as<const float>(),
+                                  .norm = args.norm.as<const float>(),
+                                  .eps = args.norm_eps,
+                                  .products = {&in, 1}})) {
     return false;
   }
   const LinearArgs down = {.x = {inner, DType::kF32, {1, mlp_dim}},
@@ -342,7 +341,7 @@ bool OneRow(Device& device, const FeedForwardStepArgs& step) {
                            .y = step.hidden,
                            .accumulate = true};
   const LinearArgs* const products[] = {&down};
-  linear::LinearFewRows(device, products, DType::kBF16, /*aligned=*/true, {});
+  if (!linear::LinearRow(device, products)) linear::Linear(device, {&down, 1});
   return true;
 }
 

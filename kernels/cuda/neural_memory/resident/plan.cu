@@ -1,10 +1,12 @@
 // Which memories are taken, and how they are divided.
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/neural_memory/held.h"
 #include "kernels/cuda/neural_memory/resident/anchored_windows.cuh"
+#include "kernels/cuda/neural_memory/resident/fused_token.h"
 #include "kernels/cuda/neural_memory/resident/held.cuh"
 #include "kernels/cuda/neural_memory/resident/held_ahead.h"
 #include "kernels/cuda/neural_memory/resident/resident.h"
@@ -306,6 +308,23 @@ bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early
     LaunchSeveralTokenSteps(device, plan, p);
   }
   return true;
+}
+
+bool LaunchFused(Device& device, const NeuralMemoryArgs& memory,
+                 std::span<const MemoryStream> streams, const HeldSteps& held, bool settled,
+                 const NeuralMemoryOutputArgs* output) {
+  const int64_t units = UnitsOf(memory);
+  if (!HasHopperCode(device) || units == 0 || units * kMaxTeam > device.multiprocessors() ||
+      memory.segments.longest != 1 || memory.network.depth != 2 || memory.step != 1 ||
+      memory.read != Read::kRunning || HasAnchors(memory)) {
+    return false;
+  }
+  const Plan plan = MakePlan(device, memory, /*blocks=*/0, units);
+  if (plan.blocks == 0) return false;
+  Params p = MakeParams(memory, plan);
+  p.early = settled;
+  p.held = held;
+  return LaunchFusedToken(device, p, memory, streams, output);
 }
 
 bool TakesHeld(const Device& device, const HeldMemoryArgs& args) {

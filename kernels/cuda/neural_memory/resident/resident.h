@@ -1,7 +1,10 @@
 // Memories of one or two products whose W and S stay on chip while tokens go through them.
 #pragma once
 
+#include <span>
+
 #include "kernels/cuda/common/device.h"
+#include "kernels/held_steps.h"
 #include "kernels/kernels.h"
 #include "kernels/stream_steps.h"
 
@@ -14,5 +17,11 @@ bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks = 0, bool e
 
 // The same of GatedMemory(): of steps of several tokens.
 bool LaunchGated(Device& device, const GatedMemoryArgs& args);
+
+// Streams, memory and output of one token of each of few segments as one kernel: `settled` is of
+// what streams write, too; nothing is held back afterwards. `output` but for its surprise, or null.
+bool LaunchFused(Device& device, const NeuralMemoryArgs& memory,
+                 std::span<const MemoryStream> streams, const HeldSteps& held, bool settled,
+                 const NeuralMemoryOutputArgs* output);
 
 }  // namespace mneme::cuda::neural_memory::resident
