@@ -76,7 +76,7 @@ struct RoutingChoice {
 struct DeltaMixerStepArgs {
   const DeltaMixer& mixer;
   TensorView hidden;     // [rows, model_dim] act
-  TensorView slots;      // [rows] i32, < 0: padding; as many as rows of `hidden`
+  TensorView slots;      // [slots] i32, < 0: padding; fused only if as many as rows of `hidden`
   RoutingChoice choice;  // empty if memories == 0
 };
 

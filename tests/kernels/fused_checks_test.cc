@@ -67,6 +67,8 @@ TEST(FusedChecksDeathTest, Steps) {
       .slots = View({2}, DType::kI32),
       .choice = {.indices = View({2, 2}, DType::kI32), .weights = View({2, 2})}};
   Check(step, kTypes);
+  step.slots = View({3}, DType::kI32);  // one of which has no token
+  Check(step, kTypes);
   step.choice.indices = View({2, 3}, DType::kI32);
   EXPECT_DEATH(Check(step, kTypes), "choice.indices has shape \\[2, 3\\], expected \\[2, 2\\]");
   mixer.memories = 0;

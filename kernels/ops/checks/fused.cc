@@ -39,7 +39,7 @@ void Check(const DeltaMixerStepArgs& args, ActivationTypes types) {
   const DeltaMixer& mixer = args.mixer;
   const int64_t rows = args.hidden.shape[0], dim = mixer.norm.shape[0];
   Expect(args.hidden, types, {rows, dim}, "hidden");
-  Expect(args.slots, DType::kI32, {rows}, "slots");
+  ExpectSlots(args.slots);  // of more rows than have a token, too, which no device fuses
   CHECK(mixer.q_proj.in_features == dim && mixer.out_proj.out_features == dim)
       << "a mixer from " << mixer.q_proj.in_features << " to " << mixer.out_proj.out_features
       << " features, beside a norm of " << dim;
