@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/human_bytes.h"
 #include "base/random.h"
 #include "base/standard_streams.h"
 #include "base/status_macros.h"
@@ -141,10 +142,10 @@ void PrintRoutingShares(const RoutingTape& tape) {
 absl::Status PrintTrial(const std::string& folder) {
   ExitCode code = kExitFailure;
   MNEME_ASSIGN_OR_RETURN(ToolRunner tool, ToolRunner::Load({.model = folder}, &code));
-  absl::PrintF("parameters       %d\nweights          %s, %.1f MB\nsession state    %.1f MB\n",
+  absl::PrintF("parameters       %d\nweights          %s, %s\nsession state    %s\n",
                tool.model->info().parameters, tool.model->info().weight_dtype,
-               static_cast<double>(tool.model->info().weight_bytes) / 1e6,
-               static_cast<double>(tool.model->state_layout().slab_bytes()) / 1e6);
+               HumanBytes(tool.model->info().weight_bytes),
+               HumanBytes(tool.model->state_layout().slab_bytes()));
   if (tool.model->info().memories == 0) return absl::OkStatus();
   MNEME_RETURN_IF_ERROR(tool.Prepare({.tokens = kPromptTokens}));
   MNEME_ASSIGN_OR_RETURN(RoutingTape tape,
