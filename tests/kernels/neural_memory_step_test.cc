@@ -294,6 +294,20 @@ class NeuralStepProblem {
   std::vector<double> gate_, norm_, hidden_, product_;
 };
 
+NeuralLayer OtherLayer() {
+  NeuralLayer other = NeuralLayers()[0];
+  other.memory.name = "other inputs, gates and norms";
+  other.memory.dim = 96;
+  other.memory.hidden = 384;
+  other.memory.norm = MemoryRule::Norm::kLayer;
+  other.memory.trains_gain = true;
+  other.conv_bias = true;
+  other.silu = false;
+  other.l2_norm = false;
+  other.exponential = true;
+  return other;
+}
+
 class CudaNeuralMemoryStepTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -332,17 +346,7 @@ TEST_F(CudaNeuralMemoryStepTest, AgreesWithItsPartsAndWithFloat64) {
 TEST_F(CudaNeuralMemoryStepTest, LayersThatHoldStepsBackAgreeToo) {
   const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
   const std::unique_ptr<Backend> reference = MakeReferenceBackend({});
-  NeuralLayer plain = NeuralLayers()[0];
-  NeuralLayer other = plain;
-  other.memory.name = "other inputs, gates and norms";
-  other.memory.dim = 96;
-  other.memory.hidden = 384;
-  other.memory.norm = MemoryRule::Norm::kLayer;
-  other.memory.trains_gain = true;
-  other.conv_bias = true;
-  other.silu = false;
-  other.l2_norm = false;
-  other.exponential = true;
+  const NeuralLayer plain = NeuralLayers()[0], other = OtherLayer();
   uint64_t seed = 2900;
   for (const NeuralLayer& layer : {plain, other}) {
     for (int round = 0; round < 3; ++round) {
@@ -396,16 +400,7 @@ TEST_F(CudaNeuralMemoryStepTest, FewHeadsAgreeToo) {
 }
 
 TEST_F(CudaNeuralMemoryStepTest, FewLargeHeadsWithGainsAgreeToo) {
-  NeuralLayer layer = NeuralLayers()[0];
-  layer.memory.dim = 96;
-  layer.memory.hidden = 384;
-  layer.memory.norm = MemoryRule::Norm::kLayer;
-  layer.memory.trains_gain = true;
-  layer.conv_bias = true;
-  layer.silu = false;
-  layer.l2_norm = false;
-  layer.exponential = true;
-  ExpectFewHeadsToAgree(layer, 4000);
+  ExpectFewHeadsToAgree(OtherLayer(), 4000);
 }
 
 TEST_F(CudaNeuralMemoryStepTest, FewNarrowHeadsAgreeToo) {

@@ -8,7 +8,7 @@
 
 namespace mneme::cuda::neural_memory::resident {
 
-// Of a block's shared memory: places, and counts of warps.
+// A block's shared memory: places, and counts of warps.
 constexpr int kChosenBytes = (kThreads + 2 * kWarps) * static_cast<int>(sizeof(uint16_t));
 
 // The segments from `base` on, at most as many as threads, that are no padding and for which

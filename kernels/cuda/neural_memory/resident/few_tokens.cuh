@@ -23,7 +23,7 @@ struct Room {
   int tokens;    // of a segment, at most
   int matrices;  // two, or the sums of all tokens
   int gain, anchor_gain, new_gain, gain_momenta, shift;
-  // Of tokens that only read.
+  // Arrays of tokens that only read.
   int vectors, units, outputs, partial;
   // Of those that end a step, pairs being at most those of the step and of the one begun behind it.
   int k, v, inputs, rates, z, of_inputs, error;
@@ -223,7 +223,7 @@ struct NormedOutputs {
   }
 };
 
-// By one warp: what ErrorOfWarp() finds, of such outputs.
+// Finds what ErrorOfWarp() does, of such outputs; by one warp.
 static __device__ __noinline__ float FindError(const Params& p, const float* outputs, int parts,
                                                int between, const float* k, float* v,
                                                const float* gain, const float* shift, float rate,
@@ -252,7 +252,7 @@ static __device__ __noinline__ float FindError(const Params& p, const float* out
   return p.loss == nullptr ? 0.0f : WarpSum(loss);
 }
 
-// By one warp: a token's answer, from the network's outputs.
+// A token's answer, from the network's outputs; by one warp.
 static __device__ __noinline__ void Answer(const Params& p, const float* outputs, const float* q,
                                            const float* gain, const float* shift, int entry,
                                            int head) {

@@ -86,21 +86,9 @@ __device__ inline void LoadRows(const float* from, const Part& part, const Rows&
 template <int kHeld>
 __device__ inline void AddHeld(const StepsOfSlab& steps, const Rows& rows, float4 (&weights)[kHeld],
                                float4 (&momenta)[kHeld]) {
-  const float kept = steps.numbers[1], moved = steps.numbers[2], slowed = steps.numbers[3];
+  const float3 factors = steps.Factors();
   rows.ForEach<kHeld>([&](int i, int row) {
-    float4 w = {}, s = {};
-    AddScaled(w, kept, weights[i]);
-    AddScaled(w, moved, momenta[i]);
-    AddScaled(s, slowed, momenta[i]);
-#pragma unroll 1
-    for (int step = 0; step < steps.count; ++step) {
-      const float4 delta = LoadFour(steps.delta + step * steps.between + rows.column);
-      const float z = steps.z[step * steps.between + row];
-      AddScaled(w, steps.numbers[4 + step] * z, delta);
-      AddScaled(s, steps.numbers[4 + steps.capacity + step] * z, delta);
-    }
-    weights[i] = w;
-    momenta[i] = s;
+    AddStepsToFour(steps, factors, row, rows.column, weights[i], momenta[i]);
   });
 }
 

@@ -278,27 +278,36 @@ __device__ inline void StepOfShare(const float* z, const float4& delta, const fl
 struct StepsOfSlab {
   const float *z, *delta, *numbers;  // n, kept, moved, slowed; g; s
   int between, count, capacity;
+  // Kept, moved and slowed.
+  __device__ float3 Factors() const { return {numbers[1], numbers[2], numbers[3]}; }
 };
+// Adds them to four elements of a row, of W and S.
+__device__ inline void AddStepsToFour(const StepsOfSlab& steps, const float3& factors, int row,
+                                      int column, float4& weights, float4& momenta) {
+  float4 w = {}, s = {};
+  AddScaled(w, factors.x, weights);
+  AddScaled(w, factors.y, momenta);
+  AddScaled(s, factors.z, momenta);
+#pragma unroll 1
+  for (int step = 0; step < steps.count; ++step) {
+    const float4 delta = LoadFour(steps.delta + step * steps.between + column);
+    const float z = steps.z[step * steps.between + row];
+    AddScaled(w, steps.numbers[4 + step] * z, delta);
+    AddScaled(s, steps.numbers[4 + steps.capacity + step] * z, delta);
+  }
+  weights = w;
+  momenta = s;
+}
 // Adds them to a share of W and S.
 template <int kHeld>
 __device__ inline void AddStepsOfSlab(const StepsOfSlab& steps, const Part& part,
                                       const Share& share, float* weights,
                                       float4 (&momenta)[kHeld]) {
-  const float kept = steps.numbers[1], moved = steps.numbers[2], slowed = steps.numbers[3];
+  const float3 factors = steps.Factors();
   ForEachFour<kHeld>(part, share, [&](int i, int at, int, int row) {
-    float4 w = {}, s = {};
-    AddScaled(w, kept, LoadFour(weights + at));
-    AddScaled(w, moved, momenta[i]);
-    AddScaled(s, slowed, momenta[i]);
-#pragma unroll 1
-    for (int step = 0; step < steps.count; ++step) {
-      const float4 delta = LoadFour(steps.delta + step * steps.between + share.column);
-      const float z = steps.z[step * steps.between + row];
-      AddScaled(w, steps.numbers[4 + step] * z, delta);
-      AddScaled(s, steps.numbers[4 + steps.capacity + step] * z, delta);
-    }
+    float4 w = LoadFour(weights + at);
+    AddStepsToFour(steps, factors, row, share.column, w, momenta[i]);
     SaveFour(weights + at, w);
-    momenta[i] = s;
   });
 }
 
