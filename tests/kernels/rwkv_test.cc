@@ -1,9 +1,11 @@
 // TokenShift, Rwkv7Gates, ValueResidual and Rwkv7Output, and what is made of them.
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/recurrent_steps.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -527,31 +529,75 @@ struct RwkvStepResult {
   Values y, states;
 };
 
-RwkvStepResult StepRwkv7(Backend& backend, int dim, bool residual, bool try_fused, bool* fused) {
-  const std::vector<SegmentSpec> segments = SingleEntries();
-  constexpr int kSlots = 4, kMemories = 2, kHeads = 3;
-  const int entries = Entries(segments), channels = kHeads * dim;
-  SeededRandom random(dim);
+struct StepCase {
+  std::vector<SegmentSpec> segments;
+  int heads, dim;
+  bool residual;
+  // Of the products that make decays, rates, output gates and gates of the residual; none: the step
+  // is given what they would make.
+  std::vector<int> ranks;
+};
+
+RwkvStepResult StepRwkv7(Backend& backend, const StepCase& step, bool try_fused, bool* fused) {
+  const std::vector<SegmentSpec>& segments = step.segments;
+  constexpr int kMemories = 2;
+  const int entries = Entries(segments), channels = step.heads * step.dim;
+  int slots = 0;
+  for (const SegmentSpec& segment : segments) slots = std::max(slots, segment.slot + 1);
+  SeededRandom random(step.dim);
   Workbench bench(backend);
-  SlabPool slabs(bench, kSlots, kMemories, int64_t{kHeads} * dim * dim,
-                 backend.state_format().memory_dtype);
-  for (int i = 0; i < kSlots * kMemories; ++i) {
-    Values state = random.NormalValues(int64_t{kHeads} * dim * dim);
+  RecurrentSteps* const steps = RecurrentStepsOf(bench.kernels());
+  const int64_t elements = int64_t{step.heads} * step.dim * step.dim;
+  SlabPool slabs(bench, slots, kMemories, elements, backend.state_format().memory_dtype);
+  for (int i = 0; i < slots * kMemories; ++i) {
+    Values state = random.NormalValues(elements);
     for (double& value : state) value = RoundTo(value, DType::kF32);
     if (!IsFresh(segments, i / kMemories, i % kMemories)) {
       slabs.Write(i / kMemories, i % kMemories, state);
     }
   }
-  const Shape shape = {entries, kHeads, dim}, heads = {kHeads, dim}, flat = {entries, channels};
+  const Shape shape = {entries, step.heads, step.dim}, heads = {step.heads, step.dim};
+  const Shape flat = {entries, channels};
   const auto activations = [&](const Shape& of, double scale = 1) {
     return bench.Activations(random.NormalValues(entries * channels, scale), of);
   };
   const auto weights = [&](const Shape& of) {
     return bench.Floats(random.NormalValues(channels), of);
   };
+  std::vector<PackedMatrix> ups(step.ranks.size());
+  std::vector<LinearArgs> low_rank;
+  const auto made = [&](const Shape& of, size_t number, double scale = 1) {
+    if (step.ranks.empty()) return activations(of, scale);
+    const int rank = step.ranks[number];
+    const auto rounded = [&](int64_t count, double deviation) {
+      Values values = random.NormalValues(count, deviation);
+      for (double& value : values) value = RoundTo(value, DType::kBF16);
+      return values;
+    };
+    const Values x = rounded(int64_t{entries} * rank, 1);
+    const Values up = rounded(int64_t{channels} * rank, scale / std::sqrt(rank));
+    if (steps == nullptr) {
+      Values y;
+      for (int entry = 0; entry < entries; ++entry) {
+        for (int channel = 0; channel < channels; ++channel) {
+          double sum = 0;
+          for (int i = 0; i < rank; ++i) sum += x[entry * rank + i] * up[channel * rank + i];
+          y.push_back(RoundTo(sum, DType::kF32));
+        }
+      }
+      return bench.Activations(y, of);
+    }
+    ups[number] = bench.Pack(up, channels, rank, DType::kBF16);
+    TensorView y = bench.NewActivations(flat);
+    low_rank.push_back({.x = bench.Values(x, {entries, rank}, DType::kBF16),
+                        .weights = {&ups[number], 1},
+                        .y = y});
+    y.shape = of;
+    return y;
+  };
   Rwkv7StepArgs args;
   const TensorView k = activations(shape), v = activations(flat);
-  const TensorView decay = activations(shape, 2), rate = activations(shape, 2);
+  const TensorView decay = made(shape, 0, 2), rate = made(shape, 1, 2);
   TensorView values = v;
   values.shape = shape;
   args.gates = {.decay = decay,
@@ -564,9 +610,9 @@ RwkvStepResult StepRwkv7(Backend& backend, int dim, bool residual, bool try_fuse
                 .log_decay = decay,
                 .c = bench.NewActivations(shape),
                 .e = rate};
-  if (residual) {
+  if (step.residual) {
     args.residual = {
-        .first = activations(flat), .gate = activations(flat), .bias = weights({channels}), .v = v};
+        .first = activations(flat), .gate = made(flat, 3), .bias = weights({channels}), .v = v};
   }
   args.memory = {
       .rule = {MatrixRule::Decay::kKey, MatrixRule::Correction::kGeneral, MatrixRule::Read::kAfter},
@@ -588,25 +634,32 @@ RwkvStepResult StepRwkv7(Backend& backend, int dim, bool residual, bool try_fuse
                  .k = k,
                  .r_k = weights(heads),
                  .v = values,
-                 .gate = activations(shape),
+                 .gate = made(shape, 2),
                  .y = bench.NewActivations(shape)};
   const std::vector<std::byte> before = slabs.Bytes();
-  *fused = try_fused && bench.kernels().Rwkv7Step(args);
+  *fused = try_fused &&
+           (step.ranks.empty()
+                ? bench.kernels().Rwkv7Step(args)
+                : steps != nullptr && steps->Rwkv7LayerStep({.low_rank = low_rank, .step = args}));
   if (!*fused) {
+    if (!low_rank.empty()) bench.kernels().Linear(low_rank);
     bench.kernels().Rwkv7Gates(args.gates);
-    if (residual) bench.kernels().ValueResidual(args.residual);
+    if (step.residual) bench.kernels().ValueResidual(args.residual);
     bench.kernels().MatrixMemory(args.memory);
     bench.kernels().Rwkv7Output(args.output);
   }
   EXPECT_TRUE(slabs.OnlyTouched(before, [&](int slot, int memory) {
     return IsActive(segments, slot, memory);
   })) << "state outside the segments' memories was written";
-  RwkvStepResult result = {PickEntries(bench.Read(args.output.y), channels, segments, {0, 3, 4}),
-                           {}};
-  for (const int i : {0, 3, 4}) {
+  std::vector<int> active;
+  RwkvStepResult result;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (!segments[i].active()) continue;
+    active.push_back(static_cast<int>(i));
     const Values state = slabs.Read(segments[i].slot, segments[i].memory);
     result.states.insert(result.states.end(), state.begin(), state.end());
   }
+  result.y = PickEntries(bench.Read(args.output.y), channels, segments, active);
   return result;
 }
 
@@ -616,15 +669,44 @@ TEST_P(RwkvTest, AStepOfRwkv7IsItsParts) {
     for (const bool residual : {false, true}) {
       SCOPED_TRACE(testing::Message() << dim << " keys, residual " << residual);
       bool fused = false, unused = false;
-      const RwkvStepResult got = StepRwkv7(*backend_, dim, residual, true, &fused);
+      const StepCase step = {SingleEntries(), 3, dim, residual, {}};
+      const RwkvStepResult got = StepRwkv7(*backend_, step, true, &fused);
       if (cuda) {
         EXPECT_EQ(fused, dim != 32);
       }
-      const RwkvStepResult want = StepRwkv7(*backend_, dim, residual, false, &unused);
+      const RwkvStepResult want = StepRwkv7(*backend_, step, false, &unused);
       // The parts' sums in other orders, of a norm's deviations the largest.
       EXPECT_LE(RelativeError(got.y, want.y), 1e-5);
       EXPECT_LE(RelativeError(got.states, want.states), 1e-5);
-      const RwkvStepResult exact = StepRwkv7(*reference_, dim, residual, false, &unused);
+      const RwkvStepResult exact = StepRwkv7(*reference_, step, false, &unused);
+      EXPECT_LE(RelativeError(got.y, exact.y), 1e-5);
+      EXPECT_LE(RelativeError(got.states, exact.states), 1e-5);
+    }
+  }
+}
+
+TEST_P(RwkvTest, AStepOfRwkv7WithItsProductsOfLowRankIsItsParts) {
+  const std::unique_ptr<Backend> backend = GetParam().Make(2, DType::kBF16);
+  std::vector<SegmentSpec> many;
+  for (int i = 0; i < 70; ++i) {
+    // One without a token, one that is not of this batch, and one that begins.
+    many.push_back({i == 3 ? 0 : 1, i == 5 ? -1 : (i * 37 + 11) % 71, i % 2, i == 40});
+  }
+  for (const bool residual : {false, true}) {
+    std::vector<StepCase> cases = {{SingleEntries(), 3, 64, residual, {64, 32, 128, 32}}};
+    if (GetParam().device == "cuda") {  // others go part by part
+      cases.push_back({many, 3, 64, residual, {96, 64, 256, 32}});
+      cases.push_back({many, 2, 128, residual, {64, 48, 128, 40}});
+    }
+    for (const StepCase& step : cases) {
+      SCOPED_TRACE(testing::Message() << step.segments.size() << " rows, " << step.heads
+                                      << " heads of " << step.dim << ", residual " << residual);
+      bool fused = false, unused = false;
+      const RwkvStepResult got = StepRwkv7(*backend, step, true, &fused);
+      if (GetParam().device == "cuda") {
+        EXPECT_TRUE(fused);
+      }
+      const RwkvStepResult exact = StepRwkv7(*reference_, step, false, &unused);
       EXPECT_LE(RelativeError(got.y, exact.y), 1e-5);
       EXPECT_LE(RelativeError(got.states, exact.states), 1e-5);
     }
