@@ -36,14 +36,13 @@ struct Turn {
   bool settled;
   bool done;     // of q, and keys and values of the step are where they are kept
   int ahead;     // keys of a token that are asked for before the kernel ahead has ended, if settled
-  bool in_turn;  // token n is row n's, mostly
 
   // Sine and cosine of pair j of a head of a token.
   __device__ void Angle(int64_t position, int j, float* sin, float* cos) const {
     const double frequency =
         in_two ? double{frequencies[j]} + frequencies[half + j] : double{frequencies[j]};
     if (period > 0) position %= period;
-    sincosf(ReducedAngle(position, frequency), sin, cos);
+    SinCosOfAngle(position, frequency, sin, cos);
   }
   // How much of `first` becomes part of a head's values.
   __device__ float Mix(int64_t token, int head) const {
@@ -55,6 +54,17 @@ __device__ inline float2 Turned(const float2& x, float sin, float cos) {
   return {x.x * cos - x.y * sin, x.y * cos + x.x * sin};
 }
 
+// Sines and cosines of the pairs that a lane has of a head.
+struct Angles {
+  static constexpr int kPairs = kLaneColumns / 2;
+  float sin[kPairs], cos[kPairs];
+
+  __device__ void Find(const Turn& turn, int64_t position, int pair) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) turn.Angle(position, pair + i, &sin[i], &cos[i]);
+  }
+};
+
 // The numbers that a lane has of a head.
 struct Eight {
   float at[kLaneColumns];
@@ -65,14 +75,11 @@ struct Eight {
 #pragma unroll
     for (int i = 0; i < kLaneColumns; ++i) at[i] = values[i];
   }
-  // By the angles of a token, its first pair being pair `pair` of the head.
-  __device__ void Rotate(const Turn& turn, int64_t position, int pair) {
+  __device__ void Rotate(const Angles& angles) {
 #pragma unroll
-    for (int i = 0; i < kLaneColumns; i += 2) {
-      float sin, cos;
-      turn.Angle(position, pair + i / 2, &sin, &cos);
-      const float2 turned = Turned({at[i], at[i + 1]}, sin, cos);
-      at[i] = turned.x, at[i + 1] = turned.y;
+    for (int i = 0; i < Angles::kPairs; ++i) {
+      const float2 turned = Turned({at[2 * i], at[2 * i + 1]}, angles.sin[i], angles.cos[i]);
+      at[2 * i] = turned.x, at[2 * i + 1] = turned.y;
     }
   }
   __device__ void Add(const Eight& first, float mix) {
@@ -114,10 +121,9 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
   const int64_t of_head = int64_t{head} * dim + own;
   const int64_t of_token = int64_t{token} * p.heads * dim + of_head;
   // What is the token's row if every row has one is on its way at once.
-  int row = turn.in_turn ? min(token, p.rows - 1) : RowOfWarp(p, token);
-  int row_token = p.row_offsets[row], slot = p.slots[row];
+  int row = min(token, p.rows - 1), row_token = p.row_offsets[row], slot = p.slots[row];
   int64_t row_begin = p.positions[row];
-  if (turn.in_turn && (row_token != token || p.row_offsets[row + 1] <= token)) {
+  if (row_token != token || p.row_offsets[row + 1] <= token) {
     row = RowOfWarp(p, token);
     row_token = p.row_offsets[row], slot = p.slots[row], row_begin = p.positions[row];
   }
@@ -137,30 +143,7 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
     block = keys.offsets[int64_t{slot} * blocks + place % blocks];
   }
   const int warps = kAlone ? 1 : static_cast<int>(blockDim.x) / kWarp;
-  if (turn.settled) {
-    // What is read of the context comes from the L2 cache then.
-    const auto prefetch = [](const std::byte* from) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-    };
-    const int64_t in_row = int64_t{head} * dim * 2;
-    const int ahead = min(count, turn.ahead);
-    for (int base = (kAlone ? 0 : warp) * kWarp; base < ahead; base += warps * kWarp) {
-      const int place = skipped + base + lane;
-      const int64_t at = __shfl_sync(kAllLanes, block, min(place / kContextBlock, kWarp - 1));
-      if (base + lane >= ahead) continue;
-      const std::byte* const rows = keys.base + at + in_row;
-      prefetch(rows + keys.offset + place % kContextBlock * keys.row_bytes);
-      prefetch(rows + values.offset + place % kContextBlock * values.row_bytes);
-    }
-    WaitForPreviousKernel();
-  }
-  Eight q = {};
-  if (has_columns) q.Load(p.q + of_token);
-  if (has_columns && !turn.done) q.Rotate(turn, turn.positions[token], own / 2);
-  Lanes attention;
-#pragma unroll
-  for (int i = 0; i < kLaneColumns; ++i) attention.query[i] = p.scale * kLog2E * q.at[i];
-
+  const int of_warp = kAlone ? 0 : warp;
   // The lane's columns of a place's key and value.
   struct Pair {
     uint4 *key, *value;
@@ -173,36 +156,101 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
     return Pair{reinterpret_cast<uint4*>(rows + keys.offset + in_block * keys.row_bytes),
                 reinterpret_cast<uint4*>(rows + values.offset + in_block * values.row_bytes)};
   };
-  // The prefix, whose rows are f32, and the step's own tokens, of each a row a group.
-  for (int base = (kAlone ? 0 : warp) * Lanes::kGroups; base < max(p.prefix, fresh);
-       base += warps * Lanes::kGroups) {
-    uint4 key[Lanes::kAhead] = {}, value[Lanes::kAhead] = {};
-    const int j = base + group;
-    int found = 0;
-    if (j < p.prefix) {
-      Eight of_row = {};
-      if (has_columns) of_row.Load(p.prefix_keys + int64_t{j} * p.heads * dim + of_head);
-      key[0] = of_row.Rounded();
-      if (has_columns) of_row.Load(p.prefix_values + int64_t{j} * p.heads * dim + of_head);
-      value[0] = of_row.Rounded();
-      found = 1;
+  struct Rows {
+    uint4 key[Lanes::kAhead], value[Lanes::kAhead];
+  };
+  // Those of the context from `base` on, past the cache of the multiprocessor, which may hold what
+  // they were.
+  const auto load = [&](int base, Rows& rows) {
+    rows = {};
+#pragma unroll
+    for (int a = 0; a < Lanes::kAhead; ++a) {
+      const int j = base + a * Lanes::kGroups + group;
+      const Pair from = pair_at(skipped + j);
+      if (j >= count || !has_columns) continue;
+      rows.key[a] = __ldcg(from.key);
+      rows.value[a] = __ldcg(from.value);
     }
+  };
+  const auto load_prefix = [&](const float* from, int j) {
+    Eight of_row = {};
+    if (j < p.prefix && has_columns) of_row.Load(from + int64_t{j} * p.heads * dim + of_head);
+    return of_row.Rounded();
+  };
+  // What is known before the kernel ahead has ended: the prefix, the token's angles and the
+  // context, the first of it in registers where a block's warps share it, the rest in the L2 cache.
+  const int first_own = of_warp * Lanes::kGroups, first_key = of_warp * Lanes::kKeys;
+  uint4 prefix_key = load_prefix(p.prefix_keys, first_own + group);
+  uint4 prefix_value = load_prefix(p.prefix_values, first_own + group);
+  Angles angles = {};
+  Rows rows;
+  if (turn.settled) {
+    const auto prefetch = [](const std::byte* from) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+    };
+    const int64_t in_row = int64_t{head} * dim * 2;
+    const int ahead = min(count, turn.ahead);
+    const int loaded = kAlone ? 0 : warps * Lanes::kKeys;
+#pragma unroll 1
+    for (int base = loaded + of_warp * kWarp; base < ahead; base += warps * kWarp) {
+      const int place = skipped + base + lane;
+      const int64_t at = __shfl_sync(kAllLanes, block, min(place / kContextBlock, kWarp - 1));
+      if (base + lane >= ahead) continue;
+      const std::byte* const of_place = keys.base + at + in_row;
+      prefetch(of_place + keys.offset + place % kContextBlock * keys.row_bytes);
+      prefetch(of_place + values.offset + place % kContextBlock * values.row_bytes);
+    }
+  }
+  if (!kAlone) load(first_key, rows);
+  if (has_columns && !turn.done) angles.Find(turn, turn.positions[token], own / 2);
+  if (turn.settled) WaitForPreviousKernel();
+
+  // A key and value of the step's own that this group makes.
+  struct Made {
+    Eight k, v, first;
+    float mix;
+  };
+  const auto load_own = [&](int j) {
+    Made made = {};
+    if (j >= fresh || !has_columns) return made;
+    const int of = token + 1 - fresh + j;
+    const int64_t at = int64_t{of} * p.heads * dim + of_head;
+    made.k.Load(p.k[0] + at);
+    made.v.Load(p.v[0] + at);
+    if (turn.first != nullptr) {
+      made.first.Load(turn.first + at);
+      made.mix = turn.Mix(of, head);
+    }
+    return made;
+  };
+  Eight q = {};
+  if (has_columns) q.Load(p.q + of_token);
+  Made made = load_own(first_own + group);
+  if (!turn.done) q.Rotate(angles);
+  Lanes attention;
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; ++i) attention.query[i] = p.scale * kLog2E * q.at[i];
+
+  // The prefix, whose rows are f32, and the step's own tokens, of each a row a group.
+#pragma unroll 1
+  for (int base = first_own; base < max(p.prefix, fresh); base += warps * Lanes::kGroups) {
+    const int j = base + group;
+    if (base != first_own) {
+      prefix_key = load_prefix(p.prefix_keys, j);
+      prefix_value = load_prefix(p.prefix_values, j);
+      made = load_own(j);
+    }
+    uint4 key[Lanes::kAhead] = {prefix_key}, value[Lanes::kAhead] = {prefix_value};
+    int found = j < p.prefix ? 1 : 0;
     const Pair to = pair_at(skipped + count + j);
     if (j < fresh) {
       const int of = token + 1 - fresh + j;
-      uint4 own_key = {}, own_value = {};
-      if (has_columns) {
-        const int64_t at = int64_t{of} * p.heads * dim + of_head;
-        Eight k, v, first = {};
-        k.Load(p.k[0] + at);
-        v.Load(p.v[0] + at);
-        if (turn.first != nullptr) first.Load(turn.first + at);
-        k.Rotate(turn, turn.positions[of], own / 2);
-        if (turn.first != nullptr) v.Add(first, turn.Mix(of, head));
-        own_key = k.Rounded();
-        own_value = v.Rounded();
-        if (of == token) *to.key = own_key, *to.value = own_value;
-      }
+      Angles of_key = angles;
+      if (of != token && has_columns) of_key.Find(turn, turn.positions[of], own / 2);
+      made.k.Rotate(of_key);
+      if (turn.first != nullptr) made.v.Add(made.first, made.mix);
+      const uint4 own_key = made.k.Rounded(), own_value = made.v.Rounded();
+      if (of == token && has_columns) *to.key = own_key, *to.value = own_value;
       key[1] = own_key, value[1] = own_value;
       if (found == 0) key[0] = own_key, value[0] = own_value;
       ++found;
@@ -210,19 +258,12 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
     float scores[Lanes::kAhead];
     attention.Take(key, value, found, scores);
   }
-  for (int base = (kAlone ? 0 : warp) * Lanes::kKeys; base < count; base += warps * Lanes::kKeys) {
-    uint4 key[Lanes::kAhead] = {}, value[Lanes::kAhead] = {};
-#pragma unroll
-    for (int a = 0; a < Lanes::kAhead; ++a) {
-      const int j = base + a * Lanes::kGroups + group;
-      const Pair from = pair_at(skipped + j);
-      if (j >= count || !has_columns) continue;
-      key[a] = *from.key;
-      value[a] = *from.value;
-    }
+#pragma unroll 1
+  for (int base = first_key; base < count; base += warps * Lanes::kKeys) {
+    if (kAlone || base != first_key) load(base, rows);
     float scores[Lanes::kAhead];
-    attention.Take(key, value, (count - base - group + Lanes::kGroups - 1) / Lanes::kGroups,
-                   scores);
+    attention.Take(rows.key, rows.value,
+                   (count - base - group + Lanes::kGroups - 1) / Lanes::kGroups, scores);
   }
   const int64_t at = of_token - own;
   if constexpr (kAlone) {
@@ -338,8 +379,7 @@ bool TurnedAttention(Device& device, const TurnedAttentionArgs& args) {
                .settled = args.settled,
                .done = false,
                .ahead = static_cast<int>(
-                   std::max<int64_t>(kMostAhead / (tokens * heads * dim * 4), kLeastAhead)),
-               .in_turn = attention.longest_row == 1};
+                   std::max<int64_t>(kMostAhead / (tokens * heads * dim * 4), kLeastAhead))};
   const Problem p = ProblemOf(attention);
   const int64_t most_blocks = MostBlocks(attention) - p.prefix_blocks();
   const bool single = attention.longest_row == 1;

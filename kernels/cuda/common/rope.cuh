@@ -5,15 +5,17 @@
 
 namespace mneme::cuda {
 
-// The angle less the nearest multiple of 2 pi; exact up to the rounding of the product itself, as
-// 2 pi is taken to twice the precision of a float64.
-__device__ inline float ReducedAngle(int64_t position, double frequency) {
+// Sine and cosine of position times frequency, which is exact up to the rounding of the product
+// itself: whole turns are taken off in float64, 2 pi to twice its precision. What is left is given
+// in half turns, whose sine, unlike that of radians, has no branch for large angles.
+__device__ inline void SinCosOfAngle(int64_t position, double frequency, float* sin, float* cos) {
   constexpr double kTurn = 6.283185307179586232;    // 2 pi, rounded
   constexpr double kRest = 2.4492935982947064e-16;  // what is missing
   constexpr double kInverse = 0.15915494309189533577;
   const double angle = static_cast<double>(position) * frequency;
   const double turns = rint(angle * kInverse);
-  return static_cast<float>(fma(-turns, kRest, fma(-turns, kTurn, angle)));
+  const double left = fma(-turns, kRest, fma(-turns, kTurn, angle));
+  sincospif(static_cast<float>(left * (2 * kInverse)), sin, cos);
 }
 
 }  // namespace mneme::cuda

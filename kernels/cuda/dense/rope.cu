@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
   const double frequency =
       in_two ? double{frequencies[j]} + frequencies[half + j] : double{frequencies[j]};
   float sin, cos;
-  sincosf(ReducedAngle(position, frequency), &sin, &cos);
+  SinCosOfAngle(position, frequency, &sin, &cos);
   const int place = interleaved ? 2 * j : j, apart = interleaved ? 1 : half;
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {

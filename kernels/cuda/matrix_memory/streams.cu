@@ -46,7 +46,7 @@ __device__ inline void Turn(const Stream& s, int64_t entry, float* shared, float
   const auto angle = [&](int j, float* sin, float* cos) {
     double frequency = s.frequencies[j];
     if (s.exact_frequencies) frequency += s.frequencies[half + j];
-    sincosf(ReducedAngle(position, frequency), sin, cos);
+    SinCosOfAngle(position, frequency, sin, cos);
   };
   if (s.interleaved) {
     const auto turn = [&](int j, float& a, float& b) {
