@@ -83,6 +83,15 @@ __global__ void __launch_bounds__(kThreads, kHeld == 1 ? 3 : 2)
   const auto token = static_cast<int>(blockIdx.x);
   const auto element = [&](int n) { return 4 * (n * kThreads + static_cast<int>(threadIdx.x)); };
   MixingOfLane<kWidth> of_lane(p.read, kWidth);
+  float4 norm_weights[2][kHeld];
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      const bool there = p.norms[which].y.data != nullptr && element(n) < dim;
+      norm_weights[which][n] = there ? LoadFour(p.norms[which].weight + element(n)) : float4{};
+    }
+  }
   WaitForPreviousKernel();
 
   float* const x = p.read.x + int64_t{token} * kWidth * dim;
@@ -113,8 +122,14 @@ __global__ void __launch_bounds__(kThreads, kHeld == 1 ? 3 : 2)
   if (threadIdx.x < kWarp) of_lane.Find(p.read, token, sums, &mixing);
   // What the others wait for is there behind it.
   float* to_sums = nullptr;
-  const float* const from_sums =
-      p.mean.y.data == nullptr ? nullptr : SumsOfChunk(p.mean, token, &to_sums);
+  float4 open_sums[kHeld] = {};
+  if (p.mean.y.data != nullptr) {
+    const float* const from = SumsOfChunk(p.mean, token, &to_sums);
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      if (from != nullptr && element(n) < dim) open_sums[n] = LoadFour(from + element(n));
+    }
+  }
   __syncthreads();
 
   float4 input[kHeld];
@@ -154,13 +169,12 @@ __global__ void __launch_bounds__(kThreads, kHeld == 1 ? 3 : 2)
     for (int n = 0; n < kHeld; ++n) {
       const int i = element(n);
       if (i >= dim) break;
-      const float4 w = LoadFour(norm.weight + i);
+      const float4 w = norm_weights[which][n];
       const float4 y = {input[n].x * factor * w.x, input[n].y * factor * w.y,
                         input[n].z * factor * w.z, input[n].w * factor * w.w};
       norm.y.Save(int64_t{token} * dim + i, y);
       if (which == 0 || p.mean.y.data == nullptr) continue;
-      float4 sum = from_sums == nullptr ? float4{} : LoadFour(from_sums + i);
-      sum = AddTimes(1.0f, y, sum);
+      const float4 sum = AddTimes(1.0f, y, open_sums[n]);
       if (to_sums != nullptr) SaveFour(to_sums + i, sum);
       const auto chunk = static_cast<float>(p.mean.chunk);
       p.mean.y.Save(int64_t{token} * dim + i,
