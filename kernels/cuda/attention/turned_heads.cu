@@ -34,8 +34,8 @@ struct Turn {
   int heads;                         // whose channels share a gate, or all
   int half;
   bool settled;
-  bool done;     // of q, and keys and values of the step are where they are kept
-  int ahead;     // keys of a token that are asked for before the kernel ahead has ended, if settled
+  bool done;  // of q, and keys and values of the step are where they are kept
+  int ahead;  // keys of a token that are asked for before the kernel ahead has ended, if settled
 
   // Sine and cosine of pair j of a head of a token.
   __device__ void Angle(int64_t position, int j, float* sin, float* cos) const {
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
 #pragma unroll
   for (int i = 0; i < kLaneColumns; ++i) attention.query[i] = p.scale * kLog2E * q.at[i];
 
-  // The prefix, whose rows are f32, and the step's own tokens, of each a row a group.
+    // The prefix, whose rows are f32, and the step's own tokens, of each a row a group.
 #pragma unroll 1
   for (int base = first_own; base < max(p.prefix, fresh); base += warps * Lanes::kGroups) {
     const int j = base + group;

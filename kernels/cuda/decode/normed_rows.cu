@@ -92,11 +92,6 @@ struct NormedGate {
   int dim;
 };
 
-__device__ inline float4 Activated(Activation activation, const float4& x) {
-  return {cuda::Activated(activation, x.x), cuda::Activated(activation, x.y),
-          cuda::Activated(activation, x.z), cuda::Activated(activation, x.w)};
-}
-
 template <int kHeld>
 __global__ void __launch_bounds__(kThreads, 1)
     NormedGateKernel(const __grid_constant__ NormedGate p) {

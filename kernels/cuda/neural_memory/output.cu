@@ -37,10 +37,6 @@ __device__ inline void ForEachFour(int dim, Visit visit) {
     if (i < dim) visit(n, i);
   }
 }
-__device__ inline float4 Activated(Activation activation, const float4& x) {
-  return {cuda::Activated(activation, x.x), cuda::Activated(activation, x.y),
-          cuda::Activated(activation, x.z), cuda::Activated(activation, x.w)};
-}
 
 // Whether the block is one of those that take tokens, which it then has done.
 __device__ inline bool FindsSurprise(const Output& p) {
