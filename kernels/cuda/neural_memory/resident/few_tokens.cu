@@ -16,9 +16,8 @@ namespace mneme::cuda::neural_memory::resident {
 namespace {
 
 using few::AddUp;
-using few::Answer;
 using few::FindError;
-using few::kAtOnce;
+using few::Finish;
 using few::kHeld;
 using few::kMostDim;
 using few::kPartial;
@@ -33,6 +32,9 @@ using few::SplitsOf;
 constexpr int kMostUnits = 512;              // of the network
 constexpr int kMostFew = 8;                  // tokens of a segment
 constexpr int64_t kMostShared = 112 * 1024;  // of two blocks on a multiprocessor
+
+// What a block finds of tokens that only read.
+enum class Reading : uint8_t { kAnswer, kLoss };
 
 // One head of a segment.
 class HeadOfFew {
@@ -51,74 +53,52 @@ class HeadOfFew {
         first_(begin == p.first_position),
         elements_(part_1.rows * part_1.columns) {}
 
-  // Tokens that end no step, of a session that has begun.
-  template <bool kLoss>
-  __device__ void Read() {
-    constexpr int kAnswers = kLoss ? 2 : 1;
-    const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
-    const int dim = p_.dim, hidden = part_1_.columns;
+  // Tokens that end no step, of a session that has begun: what W makes of q, or A of k, a block
+  // each. All that is found before the wait costs nothing, and every instruction behind it does.
+  __device__ void Read(Reading reading, int open) {
+    const int thread = static_cast<int>(threadIdx.x), hidden = part_1_.columns;
+    const MemoryNetwork& network = p_.network;
+    const bool answers = reading == Reading::kAnswer, at_weights = answers || !p_.has_anchors;
+    const Copy& copy = at_weights ? p_.weights : p_.anchors;
+    const bool is_initial = !at_weights && !p_.writes_anchors;
     const Share share_1(part_1_), share_2(part_2_);
-    float4 held[kAnswers][kHeld];
-#pragma unroll
-    for (int which = 0; which < kAnswers; ++which) {
-      LoadShare(which == 0 ? Weights(0) : Anchor(0), part_1_, share_1, held[which]);
-      FetchShare(which == 0 ? Weights(1) : Anchor(1), part_2_, share_2, Matrix(which));
+    float4 held_1[kHeld], held_2[kHeld];
+    LoadShare(tensors_.Start(copy, 0, is_initial), part_1_, share_1, held_1);
+    LoadShare(tensors_.Start(copy, 1, is_initial), part_2_, share_2, held_2);
+    float *const gain = shared_ + room_.gain, *const shift = shared_ + room_.shift;
+    if (thread < p_.dim && network.norm != MemoryNetwork::Norm::kNone) {
+      const int place = head_ * p_.dim + thread;
+      const float* const gains =
+          network.trains_gain ? tensors_.Start(copy, kGain, is_initial) + thread : p_.gain + place;
+      gain[thread] = *gains;
+      shift[thread] = p_.shift == nullptr ? 0.0f : p_.shift[place];
     }
-    CommitCopies();
-    LoadGains();
+    float *const units = shared_ + room_.units, *const partial = shared_ + room_.partial;
+    // The last block of a head keeps its pairs.
+    const bool keeps = !answers || p_.loss == nullptr;
+    int64_t row = int64_t{head_} * (p_.step - 1) + open;
     if (p_.early) WaitForPreviousKernel();
 
-    float* const vectors = shared_ + room_.vectors;  // q, k and v of each token
-    float *const units = shared_ + room_.units, *const outputs = shared_ + room_.outputs;
-    const auto partial = [&](int item) { return shared_ + room_.partial + item * kPartial; };
 #pragma unroll 1
-    for (int from = segment_.first; from < segment_.end; from += kAtOnce) {
-      const int count = min(segment_.end - from, kAtOnce), items = count * kAnswers;
+    for (int entry = segment_.first; entry < segment_.end; ++entry, ++row) {
+      const float* const x = (answers ? p_.q : p_.k) + InEntries(entry);
+      const float* const v = answers ? nullptr : p_.v + InEntries(entry);
+      MultiplyHeld(x, held_1, part_1_, share_1, partial);
+      __syncthreads();
 #pragma unroll 1
-      for (int i = thread; i < 3 * count * dim / 4; i += kThreads) {
-        const int vector = i / (dim / 4), four = i % (dim / 4) * 4;
-        const float* const of = vector % 3 == 0 ? p_.q : vector % 3 == 1 ? p_.k : p_.v;
-        SaveFour(vectors + 4 * i, LoadFour(of + InEntries(from + vector / 3) + four));
+      for (int unit = thread; unit < hidden; unit += kThreads) {
+        float slope;
+        units[unit] = Activate(network.activation, SumOfGroups(partial, part_1_, unit), &slope);
       }
       __syncthreads();
-#pragma unroll 1
-      for (int token = 0; token < count; ++token) {
-#pragma unroll
-        for (int which = 0; which < kAnswers; ++which) {
-          MultiplyHeld(vectors + (3 * token + which) * dim, held[which], part_1_, share_1,
-                       partial(token * kAnswers + which));
-        }
+      MultiplyHeld(units, held_2, part_2_, share_2, partial + kPartial);
+      __syncthreads();
+      if (thread < kWarp) {
+        Finish(p_, partial + kPartial, part_2_.groups, x, v, gain, shift, entry, head_);
+      } else if (keeps) {
+        KeepPair(entry, row);
       }
-      __syncthreads();
-      AddUp({partial(0), kPartial, part_1_.groups, hidden}, items, hidden, p_.network.activation,
-            true, units, nullptr);
-      WaitCopies<0>();  // of this thread's rows
-      __syncthreads();
-#pragma unroll 1
-      for (int item = 0; item < items; ++item) {
-        ProductOfShare<kHeld>(units + item * hidden, Matrix(item % kAnswers), part_2_, share_2,
-                              partial(item));
-      }
-      __syncthreads();
-      AddUp({partial(0), kPartial, part_2_.groups, dim}, items, dim, {}, false, outputs, nullptr);
-      __syncthreads();
-#pragma unroll 1
-      for (int item = warp; item < items; item += kWarps) {
-        const int token = item / kAnswers;
-        float* const q = vectors + 3 * token * dim;
-        if (item % kAnswers == 0) {
-          Answer(p_, outputs + item * dim, q, shared_ + room_.gain, shared_ + room_.shift,
-                 from + token, head_);
-        } else {
-          const float loss =
-              FindError(p_, outputs + item * dim, 1, 0, q + dim, q + 2 * dim,
-                        shared_ + room_.anchor_gain, shared_ + room_.shift, 0.0f, partial(item));
-          if (lane == 0) p_.loss[int64_t{from + token} * p_.heads + head_] = loss;
-        }
-      }
-      __syncthreads();
     }
-    KeepPairs(p_, segment_, head_, begin_, /*rank=*/0, /*blocks=*/1);
   }
 
   // Tokens one of which ends a step, or those that a session begins with.
@@ -276,23 +256,32 @@ class HeadOfFew {
     for (int input = warp; input < inputs; input += kWarps) {
       float* const n = outputs + input * dim;
       const float* const new_gain = shared_ + room_.new_gain;
-      if (input < tokens) {
-        Answer(p_, n, x + input * dim, input < before ? shared_ + room_.gain : new_gain,
-               shared_ + room_.shift, segment_.first + input, head_);
-      } else {
-        const int pair = pairs + input - tokens;
-        const float loss = FindError(p_, n, 1, 0, k + pair * dim, v + pair * dim, new_gain,
-                                     shared_ + room_.shift, 0.0f, partial(input));
-        if (lane == 0) {
-          p_.loss[int64_t{segment_.end - left + input - tokens} * p_.heads + head_] = loss;
-        }
-      }
+      const bool answers = input < tokens;
+      Finish(p_, n, 1, x + input * dim, answers ? nullptr : v + (pairs + input - tokens) * dim,
+             input < before ? shared_ + room_.gain : new_gain, shared_ + room_.shift,
+             answers ? segment_.first + input : segment_.end - left + input - tokens, head_);
     }
     KeepPairs(p_, segment_, head_, begin_, /*rank=*/0, /*blocks=*/1);
   }
 
  private:
   static constexpr int kGain = TensorsOfHead<2>::kGain;
+
+  // A pair of the open step, to its row, and its rate; by all warps but the first.
+  __device__ void KeepPair(int entry, int64_t row) const {
+    const auto pending = [&](const StateView& view) {
+      return MemoryAt<float>(view, segment_.slot, segment_.memory);
+    };
+    const int fours = p_.dim / 4, i = static_cast<int>(threadIdx.x) - kWarp;
+    if (i < 2 * fours) {
+      const bool is_key = i < fours;
+      const int four = (is_key ? i : i - fours) * 4;
+      SaveFour(pending(is_key ? p_.pending_k : p_.pending_v) + row * p_.dim + four,
+               LoadFour((is_key ? p_.k : p_.v) + InEntries(entry) + four));
+    } else if (i == 2 * fours) {
+      pending(p_.pending_rate)[row] = GateOf(p_, p_.rate, entry, head_);
+    }
+  }
 
   __device__ int64_t InEntries(int entry) const {
     return (int64_t{entry} * p_.heads + head_) * p_.dim;
@@ -366,7 +355,7 @@ class HeadOfFew {
 };
 
 // The first `ending` blocks share the heads of segments that do not only read, which take longest;
-// the others have one of all heads each.
+// the others have one of all heads each, or, where losses are wanted, two of them one.
 template <bool kLoss>
 __global__ void __launch_bounds__(kThreads, 2)
     FewTokensKernel(const __grid_constant__ Params p, const __grid_constant__ Part part_1,
@@ -401,13 +390,16 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (block == 0) WaitForPreviousKernel();
     return;
   }
-  const int unit = block - ending;
+  constexpr int kReadings = kLoss ? 2 : 1;
+  const int unit = (block - ending) / kReadings;
   const Segment segment(p.segments, unit / p.heads);
   const int tokens = segment.end - segment.first;
   if (segment.slot < 0 || tokens == 0 || tokens > room.tokens) return;
   const int64_t begin = p.positions[segment.first];
-  if (!OnlyReads(p, segment, begin)) return;
-  HeadOfFew(p, part_1, part_2, room, segment, unit % p.heads, begin, shared).Read<kLoss>();
+  const int open = static_cast<int>(begin % p.step);
+  if (begin == p.first_position || open + tokens >= p.step) return;
+  HeadOfFew(p, part_1, part_2, room, segment, unit % p.heads, begin, shared)
+      .Read(static_cast<Reading>((block - ending) % kReadings), open);
 }
 
 }  // namespace
@@ -422,7 +414,7 @@ int LaunchFewTokens(Device& device, const Params& p, int64_t longest) {
   const Part part_1(dim, hidden, hidden, 0), part_2(hidden, dim, dim, 0);
   const int most = std::min(p.step, kMostFew);
   const int tokens = longest > 0 ? static_cast<int>(std::min<int64_t>(most, longest)) : most;
-  const Room room(dim, hidden, p.step, tokens, p.loss != nullptr ? 2 : 1);
+  const Room room(dim, hidden, p.step, tokens);
   const int64_t bytes = int64_t{4} * room.floats + kChosenBytes;
   if (std::max(part_1.held, part_2.held) > kHeld || hidden < p.step + tokens - 1 ||
       bytes > std::min<int64_t>(device.properties().sharedMemPerBlockOptin, kMostShared)) {
@@ -434,7 +426,8 @@ int LaunchFewTokens(Device& device, const Params& p, int64_t longest) {
   const int ending = std::min(heads, 2 * device.multiprocessors());
   LaunchOverlapping(device, "few tokens of a neural memory",
                     p.loss != nullptr ? FewTokensKernel<true> : FewTokensKernel<false>,
-                    ending + heads, kThreads, bytes, 1, of_block, part_1, part_2, room, ending);
+                    ending + (p.loss != nullptr ? 2 : 1) * heads, kThreads, bytes, 1, of_block,
+                    part_1, part_2, room, ending);
   return tokens;
 }
 

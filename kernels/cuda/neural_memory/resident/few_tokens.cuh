@@ -12,7 +12,6 @@
 namespace mneme::cuda::neural_memory::resident::few {
 
 constexpr int kHeld = 8;                // rows of a matrix that a thread has, at most
-constexpr int kAtOnce = 4;              // tokens of those that only read
 constexpr int kTile = 4;                // vectors that a thread multiplies at once
 constexpr int kPartial = 4 * kThreads;  // sums of all threads
 constexpr int kMostDim = 128;
@@ -24,12 +23,12 @@ struct Room {
   int matrices;  // two, or the sums of all tokens
   int gain, anchor_gain, new_gain, gain_momenta, shift;
   // Arrays of tokens that only read.
-  int vectors, units, outputs, partial;
+  int units, partial;
   // Of those that end a step, pairs being at most those of the step and of the one begun behind it.
   int k, v, inputs, rates, z, of_inputs, error;
   int floats;
 
-  Room(int dim, int hidden, int step, int tokens, int answers) : tokens(tokens), floats(0) {
+  Room(int dim, int hidden, int step, int tokens) : tokens(tokens), floats(0) {
     const auto take = [this](int n) {
       const int taken = floats;
       floats += (n + 3) / 4 * 4;
@@ -40,11 +39,9 @@ struct Room {
     for (int* const of_gain : {&gain, &anchor_gain, &new_gain, &gain_momenta, &shift}) {
       *of_gain = take(dim);
     }
-    const int both = floats, at_once = std::min(tokens, kAtOnce);
-    vectors = take(3 * at_once * dim);
-    units = take(answers * at_once * hidden);
-    outputs = take(answers * at_once * dim);
-    partial = take(answers * at_once * kPartial);
+    const int both = floats;
+    units = take(hidden);
+    partial = take(2 * kPartial);
     const int of_reads = floats;
     floats = both;
     k = take(pairs * dim);
@@ -200,12 +197,12 @@ struct NormedOutputs {
                            int between) {
     const auto width = static_cast<float>(dim);
     float mean = 0, squares = 0;
-    ForEach(dim, [&](int j, int i) {
-      n[j] = outputs[i];
-#pragma unroll 1
-      for (int part = 1; part < parts; ++part) n[j] += outputs[part * between + i];
-      mean += n[j];
-    });
+    for (float& sum : n) sum = 0;
+#pragma unroll 4
+    for (int part = 0; part < parts; ++part) {
+      ForEach(dim, [&](int j, int i) { n[j] += outputs[part * between + i]; });
+    }
+    ForEach(dim, [&](int j, int) { mean += n[j]; });
     if (network.norm == MemoryNetwork::Norm::kNone) return;
     mean = network.norm == MemoryNetwork::Norm::kLayer ? WarpSum(mean) / width : 0.0f;
     ForEach(dim, [&](int j, int) { squares += (n[j] - mean) * (n[j] - mean); });
@@ -252,20 +249,34 @@ static __device__ __noinline__ float FindError(const Params& p, const float* out
   return p.loss == nullptr ? 0.0f : WarpSum(loss);
 }
 
-// A token's answer, from the network's outputs; by one warp.
-static __device__ __noinline__ void Answer(const Params& p, const float* outputs, const float* q,
-                                           const float* gain, const float* shift, int entry,
-                                           int head) {
+// What becomes of the network's outputs of x, sums of `parts`: a token's answer, or, where there is
+// a v, its loss; by one warp.
+static __device__ __noinline__ void Finish(const Params& p, const float* outputs, int parts,
+                                           const float* x, const float* v, const float* gain,
+                                           const float* shift, int entry, int head) {
   const MemoryNetwork& network = p.network;
+  const int64_t place = int64_t{entry} * p.heads + head;
+  // On their way while the outputs are put together.
+  const bool answers = v == nullptr, gated = answers && p.answer_gate != nullptr;
+  const float logit = gated ? p.answer_gate[place] : 0.0f;
+  float of_x[kMostDim / kWarp], of_v[kMostDim / kWarp];
+  NormedOutputs::ForEach(p.dim, [&](int j, int i) {
+    of_x[j] = x[i];
+    of_v[j] = answers ? 0.0f : v[i];
+  });
+  const NormedOutputs y(network, p.dim, outputs, parts, p.dim);
   const bool normed = network.norm != MemoryNetwork::Norm::kNone;
   const float offset = network.trains_gain ? network.gain_offset : 0.0f;
-  const float gate = AnswerGateOf(p, entry, head);
-  const NormedOutputs y(network, p.dim, outputs, 1, 0);
-  const int64_t at = (int64_t{entry} * p.heads + head) * p.dim;
+  const float gate = gated ? Sigmoid(logit) : 1.0f;
+  float loss = 0;
   NormedOutputs::ForEach(p.dim, [&](int j, int i) {
-    const float n = y.n[j];
-    SaveAnswer(p, at + i, normed ? q[i] + (n * (offset + gain[i]) + shift[i]) : n, gate);
+    const float out = normed ? of_x[j] + (y.n[j] * (offset + gain[i]) + shift[i]) : y.n[j];
+    if (answers) SaveAnswer(p, place * p.dim + i, out, gate);
+    loss = fmaf(out - of_v[j], out - of_v[j], loss);
   });
+  if (answers) return;
+  loss = WarpSum(loss);
+  if (threadIdx.x % kWarp == 0) p.loss[place] = loss;
 }
 
 // A matrix on its way through registers.
