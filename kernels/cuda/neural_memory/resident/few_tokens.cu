@@ -1,8 +1,8 @@
-// Segments of a few tokens, of memories whose steps have several: a block is one head of one
-// segment. Most end no step: they read W, and their loss is that at A; both pass through the block
-// once, the first product's in registers, and the tokens' pairs are kept for their step. In others
-// one of the tokens ends a step. Then A is in shared memory for the pairs of the step, and W and S
-// pass through registers, where what is read of W before and after the step is multiplied with it.
+// Segments of a few tokens, of memories whose steps have several. Most end no step: they read W,
+// and their loss is that at A, a head of either being a block's; both pass through registers once,
+// and the tokens' pairs are kept for their step. In others one of the tokens ends a step, and a
+// block is one head. Then A is in shared memory for the pairs of the step, and W and S pass through
+// registers, where what is read of W before and after the step is multiplied with it.
 #include <algorithm>
 #include <cstdint>
 
@@ -54,8 +54,10 @@ class HeadOfFew {
         elements_(part_1.rows * part_1.columns) {}
 
   // Tokens that end no step, of a session that has begun: what W makes of q, or A of k, a block
-  // each. All that is found before the wait costs nothing, and every instruction behind it does.
-  __device__ void Read(Reading reading, int open) {
+  // each. All that is done before the wait costs nothing, and every instruction behind it does,
+  // most of all one that is not in the cache. So where it `rehearses` a token that W itself stands
+  // for comes first, before the wait, of which nothing is written.
+  __device__ void Read(Reading reading, int open, bool rehearses) {
     const int thread = static_cast<int>(threadIdx.x), hidden = part_1_.columns;
     const MemoryNetwork& network = p_.network;
     const bool answers = reading == Reading::kAnswer, at_weights = answers || !p_.has_anchors;
@@ -63,7 +65,8 @@ class HeadOfFew {
     const bool is_initial = !at_weights && !p_.writes_anchors;
     const Share share_1(part_1_), share_2(part_2_);
     float4 held_1[kHeld], held_2[kHeld];
-    LoadShare(tensors_.Start(copy, 0, is_initial), part_1_, share_1, held_1);
+    const float* const stand_in = tensors_.Start(copy, 0, is_initial);
+    LoadShare(stand_in, part_1_, share_1, held_1);
     LoadShare(tensors_.Start(copy, 1, is_initial), part_2_, share_2, held_2);
     float *const gain = shared_ + room_.gain, *const shift = shared_ + room_.shift;
     if (thread < p_.dim && network.norm != MemoryNetwork::Norm::kNone) {
@@ -76,13 +79,16 @@ class HeadOfFew {
     float *const units = shared_ + room_.units, *const partial = shared_ + room_.partial;
     // The last block of a head keeps its pairs.
     const bool keeps = !answers || p_.loss == nullptr;
-    int64_t row = int64_t{head_} * (p_.step - 1) + open;
-    if (p_.early) WaitForPreviousKernel();
+    const int64_t row = int64_t{head_} * (p_.step - 1) + open;
+    const int rehearsed = rehearses && stand_in != nullptr ? 1 : 0;
+    int64_t at = InEntries(segment_.first);
 
 #pragma unroll 1
-    for (int entry = segment_.first; entry < segment_.end; ++entry, ++row) {
-      const float* const x = (answers ? p_.q : p_.k) + InEntries(entry);
-      const float* const v = answers ? nullptr : p_.v + InEntries(entry);
+    for (int entry = segment_.first - rehearsed; entry < segment_.end; ++entry) {
+      const bool is_there = entry >= segment_.first;
+      if (p_.early && entry == segment_.first) WaitForPreviousKernel();
+      const auto vector = [&](const float* of) { return is_there ? of + at : stand_in; };
+      const float *const x = vector(answers ? p_.q : p_.k), *const v = vector(p_.v);
       MultiplyHeld(x, held_1, part_1_, share_1, partial);
       __syncthreads();
 #pragma unroll 1
@@ -94,10 +100,12 @@ class HeadOfFew {
       MultiplyHeld(units, held_2, part_2_, share_2, partial + kPartial);
       __syncthreads();
       if (thread < kWarp) {
-        Finish(p_, partial + kPartial, part_2_.groups, x, v, gain, shift, entry, head_);
+        Finish(p_, partial + kPartial, part_2_.groups, x, answers ? nullptr : v, gain, shift, entry,
+               head_, is_there);
       } else if (keeps) {
-        KeepPair(entry, row);
+        KeepPair(entry, row + entry - segment_.first, vector(p_.k), v, is_there);
       }
+      if (is_there) at += p_.heads * p_.dim;
     }
   }
 
@@ -259,7 +267,8 @@ class HeadOfFew {
       const bool answers = input < tokens;
       Finish(p_, n, 1, x + input * dim, answers ? nullptr : v + (pairs + input - tokens) * dim,
              input < before ? shared_ + room_.gain : new_gain, shared_ + room_.shift,
-             answers ? segment_.first + input : segment_.end - left + input - tokens, head_);
+             answers ? segment_.first + input : segment_.end - left + input - tokens, head_,
+             /*is_there=*/true);
     }
     KeepPairs(p_, segment_, head_, begin_, /*rank=*/0, /*blocks=*/1);
   }
@@ -267,8 +276,10 @@ class HeadOfFew {
  private:
   static constexpr int kGain = TensorsOfHead<2>::kGain;
 
-  // A pair of the open step, to its row, and its rate; by all warps but the first.
-  __device__ void KeepPair(int entry, int64_t row) const {
+  // A pair of the open step, to its row, and its rate; by all warps but the first. Nothing is
+  // written, nor the rate read, of an entry that is not there.
+  __device__ void KeepPair(int entry, int64_t row, const float* k, const float* v,
+                           bool is_there) const {
     const auto pending = [&](const StateView& view) {
       return MemoryAt<float>(view, segment_.slot, segment_.memory);
     };
@@ -276,9 +287,10 @@ class HeadOfFew {
     if (i < 2 * fours) {
       const bool is_key = i < fours;
       const int four = (is_key ? i : i - fours) * 4;
-      SaveFour(pending(is_key ? p_.pending_k : p_.pending_v) + row * p_.dim + four,
-               LoadFour((is_key ? p_.k : p_.v) + InEntries(entry) + four));
-    } else if (i == 2 * fours) {
+      float* const to = pending(is_key ? p_.pending_k : p_.pending_v) + row * p_.dim + four;
+      const float4 x = LoadFour((is_key ? k : v) + four);
+      if (is_there) SaveFour(to, x);
+    } else if (i == 2 * fours && is_there) {
       pending(p_.pending_rate)[row] = GateOf(p_, p_.rate, entry, head_);
     }
   }
@@ -360,7 +372,7 @@ template <bool kLoss>
 __global__ void __launch_bounds__(kThreads, 2)
     FewTokensKernel(const __grid_constant__ Params p, const __grid_constant__ Part part_1,
                     const __grid_constant__ Part part_2, const __grid_constant__ Room room,
-                    int ending) {
+                    int ending, bool rehearses) {
   extern __shared__ float4 shared_fours[];
   LetNextKernelStart();
   if (!p.early) WaitForPreviousKernel();
@@ -399,7 +411,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int open = static_cast<int>(begin % p.step);
   if (begin == p.first_position || open + tokens >= p.step) return;
   HeadOfFew(p, part_1, part_2, room, segment, unit % p.heads, begin, shared)
-      .Read(static_cast<Reading>((block - ending) % kReadings), open);
+      .Read(static_cast<Reading>((block - ending) % kReadings), open, rehearses);
 }
 
 }  // namespace
@@ -422,12 +434,12 @@ int LaunchFewTokens(Device& device, const Params& p, int64_t longest) {
   }
   Params of_block = p;
   of_block.blocks = 1;
-  const int heads = p.segments.count * p.heads;
-  const int ending = std::min(heads, 2 * device.multiprocessors());
+  const int heads = p.segments.count * p.heads, readers = (p.loss != nullptr ? 2 : 1) * heads;
+  const int at_once = 2 * device.multiprocessors(), ending = std::min(heads, at_once);
   LaunchOverlapping(device, "few tokens of a neural memory",
                     p.loss != nullptr ? FewTokensKernel<true> : FewTokensKernel<false>,
-                    ending + (p.loss != nullptr ? 2 : 1) * heads, kThreads, bytes, 1, of_block,
-                    part_1, part_2, room, ending);
+                    ending + readers, kThreads, bytes, 1, of_block, part_1, part_2, room, ending,
+                    /*rehearses=*/p.early && readers <= at_once);
   return tokens;
 }
 

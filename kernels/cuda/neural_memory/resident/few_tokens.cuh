@@ -250,15 +250,15 @@ static __device__ __noinline__ float FindError(const Params& p, const float* out
 }
 
 // What becomes of the network's outputs of x, sums of `parts`: a token's answer, or, where there is
-// a v, its loss; by one warp.
+// a v, its loss; by one warp. Nothing is written, nor its gate read, of an entry that is not there.
 static __device__ __noinline__ void Finish(const Params& p, const float* outputs, int parts,
                                            const float* x, const float* v, const float* gain,
-                                           const float* shift, int entry, int head) {
+                                           const float* shift, int entry, int head, bool is_there) {
   const MemoryNetwork& network = p.network;
   const int64_t place = int64_t{entry} * p.heads + head;
   // On their way while the outputs are put together.
   const bool answers = v == nullptr, gated = answers && p.answer_gate != nullptr;
-  const float logit = gated ? p.answer_gate[place] : 0.0f;
+  const float logit = gated ? *(is_there ? p.answer_gate + place : x) : 0.0f;
   float of_x[kMostDim / kWarp], of_v[kMostDim / kWarp];
   NormedOutputs::ForEach(p.dim, [&](int j, int i) {
     of_x[j] = x[i];
@@ -271,12 +271,12 @@ static __device__ __noinline__ void Finish(const Params& p, const float* outputs
   float loss = 0;
   NormedOutputs::ForEach(p.dim, [&](int j, int i) {
     const float out = normed ? of_x[j] + (y.n[j] * (offset + gain[i]) + shift[i]) : y.n[j];
-    if (answers) SaveAnswer(p, place * p.dim + i, out, gate);
+    if (answers && is_there) SaveAnswer(p, place * p.dim + i, out, gate);
     loss = fmaf(out - of_v[j], out - of_v[j], loss);
   });
   if (answers) return;
   loss = WarpSum(loss);
-  if (threadIdx.x % kWarp == 0) p.loss[place] = loss;
+  if (is_there && threadIdx.x % kWarp == 0) p.loss[place] = loss;
 }
 
 // A matrix on its way through registers.
