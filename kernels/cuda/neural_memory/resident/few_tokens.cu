@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/neural_memory/activate.cuh"
 #include "kernels/cuda/neural_memory/resident/chosen.cuh"
@@ -80,7 +81,8 @@ class HeadOfFew {
       gain[thread] = *gains;
       shift[thread] = p_.shift == nullptr ? 0.0f : p_.shift[place];
     }
-    float *const units = shared_ + room_.units, *const partial = shared_ + room_.partial;
+    float *const units = shared_ + room_.units, *const outputs = shared_ + room_.outputs;
+    float* const partial = shared_ + room_.partial;
     // The last block of a head keeps its pairs.
     const bool keeps = !answers || p_.loss == nullptr;
     const int64_t row = int64_t{head_} * (p_.step - 1) + open;
@@ -103,9 +105,10 @@ class HeadOfFew {
       __syncthreads();
       MultiplyHeld(units, held_2, part_2_, share_2, partial + kPartial);
       __syncthreads();
+      if (thread < p_.dim) outputs[thread] = SumOfGroups(partial + kPartial, part_2_, thread);
+      __syncthreads();
       if (thread < kWarp) {
-        Finish(p_, partial + kPartial, part_2_.groups, x, answers ? nullptr : v, gain, shift, entry,
-               head_, is_there);
+        Finish(p_, outputs, x, answers ? nullptr : v, gain, shift, entry, head_, is_there);
       } else if (keeps) {
         KeepPair(entry, row + entry - segment_.first, vector(p_.k), v, is_there);
       }
@@ -269,7 +272,7 @@ class HeadOfFew {
       float* const n = outputs + input * dim;
       const float* const new_gain = shared_ + room_.new_gain;
       const bool answers = input < tokens;
-      Finish(p_, n, 1, x + input * dim, answers ? nullptr : v + (pairs + input - tokens) * dim,
+      Finish(p_, n, x + input * dim, answers ? nullptr : v + (pairs + input - tokens) * dim,
              input < before ? shared_ + room_.gain : new_gain, shared_ + room_.shift,
              answers ? segment_.first + input : segment_.end - left + input - tokens, head_,
              /*is_there=*/true);
@@ -281,7 +284,7 @@ class HeadOfFew {
   static constexpr int kGain = TensorsOfHead<2>::kGain;
 
   // A pair of the open step, to its row, and its rate; by all warps but the first. Nothing is
-  // written, nor the rate read, of an entry that is not there.
+  // written of an entry that is not there, for whose rate k stands.
   __device__ void KeepPair(int entry, int64_t row, const float* k, const float* v,
                            bool is_there) const {
     const auto pending = [&](const StateView& view) {
@@ -294,8 +297,10 @@ class HeadOfFew {
       float* const to = pending(is_key ? p_.pending_k : p_.pending_v) + row * p_.dim + four;
       const float4 x = LoadFour((is_key ? k : v) + four);
       if (is_there) SaveFour(to, x);
-    } else if (i == 2 * fours && is_there) {
-      pending(p_.pending_rate)[row] = GateOf(p_, p_.rate, entry, head_);
+    } else if (i == 2 * fours) {
+      const float x = *(is_there ? p_.rate + int64_t{entry} * p_.heads + head_ : k);
+      const float rate = p_.logits ? Sigmoid(x) : x;
+      if (is_there) pending(p_.pending_rate)[row] = rate;
     }
   }
 
@@ -432,7 +437,7 @@ int LaunchFewTokens(Device& device, const Params& p, int64_t longest) {
   const MemoryNetwork& network = p.network;
   const int dim = p.dim, hidden = network.hidden;
   if (network.depth != 2 || network.biases || dim > kMostDim || hidden > kMostUnits ||
-      dim % 4 != 0 || hidden % 4 != 0) {
+      dim % 4 != 0 || hidden % 4 != 0 || !AreAligned(p.out, p.gated.data)) {
     return 0;
   }
   const Part part_1(dim, hidden, hidden, 0), part_2(hidden, dim, dim, 0);
