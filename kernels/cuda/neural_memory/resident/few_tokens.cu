@@ -54,15 +54,11 @@ class HeadOfFew {
         first_(begin == p.first_position),
         elements_(part_1.rows * part_1.columns) {}
 
-  __device__ void PrefetchAnchors() const {
-    for (int l = 0; l < 2; ++l) Prefetch(Anchor(l), elements_);
-  }
-
   // Tokens that end no step, of a session that has begun: what W makes of q, or A of k, a block
   // each. All that is done before the wait costs nothing, and every instruction behind it does,
   // most of all one that is not in the cache. So where it `rehearses` a token that W itself stands
   // for comes first, before the wait, of which nothing is written.
-  __device__ void Read(Reading reading, int open, bool rehearses) const {
+  __device__ void Read(Reading reading, bool rehearses) const {
     const int thread = static_cast<int>(threadIdx.x), hidden = part_1_.columns;
     const MemoryNetwork& network = p_.network;
     const bool answers = reading == Reading::kAnswer, at_weights = answers || !p_.has_anchors;
@@ -85,7 +81,7 @@ class HeadOfFew {
     float* const partial = shared_ + room_.partial;
     // The last block of a head keeps its pairs.
     const bool keeps = !answers || p_.loss == nullptr;
-    const int64_t row = int64_t{head_} * (p_.step - 1) + open;
+    const int64_t row = int64_t{head_} * (p_.step - 1) + begin_ % p_.step;
     const int rehearsed = rehearses && stand_in != nullptr ? 1 : 0;
     int64_t at = InEntries(segment_.first);
 
@@ -376,13 +372,12 @@ class HeadOfFew {
 };
 
 // The first `ending` blocks share the heads of segments that do not only read, which take longest;
-// the others have one of all heads each, or, where losses are wanted and it is `shared_by_two`, two
-// of them one.
+// the others have one of all heads each, or, where losses are wanted, two of them one.
 template <bool kLoss>
 __global__ void __launch_bounds__(kThreads, 2)
     FewTokensKernel(const __grid_constant__ Params p, const __grid_constant__ Part part_1,
                     const __grid_constant__ Part part_2, const __grid_constant__ Room room,
-                    int ending, bool shared_by_two, bool rehearses) {
+                    int ending, bool rehearses) {
   extern __shared__ float4 shared_fours[];
   LetNextKernelStart();
   if (!p.early) WaitForPreviousKernel();
@@ -413,22 +408,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     return;
   }
   constexpr int kReadings = kLoss ? 2 : 1;
-  const int of_head = shared_by_two ? kReadings : 1;
-  const int unit = (block - ending) / of_head;
+  const int unit = (block - ending) / kReadings;
   const Segment segment(p.segments, unit / p.heads);
   const int tokens = segment.end - segment.first;
   if (segment.slot < 0 || tokens == 0 || tokens > room.tokens) return;
   const int64_t begin = p.positions[segment.first];
-  const int open = static_cast<int>(begin % p.step);
-  if (begin == p.first_position || open + tokens >= p.step) return;
-  const HeadOfFew of_few(p, part_1, part_2, room, segment, unit % p.heads, begin, shared);
-  const int from = (block - ending) % of_head, to = shared_by_two ? from + 1 : kReadings;
-  if (to - from > 1) of_few.PrefetchAnchors();
-#pragma unroll 1
-  for (int reading = from; reading < to; ++reading) {
-    if (reading > from) __syncthreads();  // gains are those of the reading
-    of_few.Read(static_cast<Reading>(reading), open, rehearses && reading == from);
-  }
+  if (!OnlyReads(p, segment, begin)) return;
+  HeadOfFew(p, part_1, part_2, room, segment, unit % p.heads, begin, shared)
+      .Read(static_cast<Reading>((block - ending) % kReadings), rehearses);
 }
 
 }  // namespace
@@ -451,15 +438,14 @@ int LaunchFewTokens(Device& device, const Params& p, int64_t longest) {
   }
   Params of_block = p;
   of_block.blocks = 1;
-  const int heads = p.segments.count * p.heads, at_once = 2 * device.multiprocessors();
-  const int ending = std::min(heads, at_once);
-  // Blocks begin before the kernel ahead has ended where a multiprocessor has room beside one.
-  const bool shared_by_two = 4 * heads <= at_once || 2 * heads > at_once;
-  const int readers = p.loss != nullptr && shared_by_two ? 2 * heads : heads;
+  const int heads = p.segments.count * p.heads, readers = (p.loss != nullptr ? 2 : 1) * heads;
+  const int ending = std::min(heads, 2 * device.multiprocessors());
+  // Where two blocks are on a multiprocessor, many begin only when the kernel ahead is ending.
+  const bool rehearses = p.early && readers <= device.multiprocessors();
   LaunchOverlapping(device, "few tokens of a neural memory",
                     p.loss != nullptr ? FewTokensKernel<true> : FewTokensKernel<false>,
                     ending + readers, kThreads, bytes, 1, of_block, part_1, part_2, room, ending,
-                    shared_by_two, /*rehearses=*/p.early && 2 * readers <= at_once);
+                    rehearses);
   return tokens;
 }
 
