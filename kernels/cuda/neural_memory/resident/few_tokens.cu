@@ -1,11 +1,12 @@
-// Segments of a few tokens, of memories whose steps have several: a block is one head of one
-// segment. Most end no step: they read W, and their loss is that at A; both pass through the block
-// once, the first product's in registers, and the tokens' pairs are kept for their step. In others
-// one of the tokens ends a step. Then A is in shared memory for the pairs of the step, and W and S
-// pass through registers, where what is read of W before and after the step is multiplied with it.
+// Segments of a few tokens, of memories whose steps have several. Most end no step: they read W,
+// and their loss is that at A, a head of either being a block's; both pass through registers once,
+// and the tokens' pairs are kept for their step. In others one of the tokens ends a step, and a
+// block is one head. Then A is in shared memory for the pairs of the step, and W and S pass through
+// registers, where what is read of W before and after the step is multiplied with it.
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/neural_memory/activate.cuh"
 #include "kernels/cuda/neural_memory/resident/chosen.cuh"
@@ -16,9 +17,8 @@ namespace mneme::cuda::neural_memory::resident {
 namespace {
 
 using few::AddUp;
-using few::Answer;
 using few::FindError;
-using few::kAtOnce;
+using few::Finish;
 using few::kHeld;
 using few::kMostDim;
 using few::kPartial;
@@ -33,6 +33,9 @@ using few::SplitsOf;
 constexpr int kMostUnits = 512;              // of the network
 constexpr int kMostFew = 8;                  // tokens of a segment
 constexpr int64_t kMostShared = 112 * 1024;  // of two blocks on a multiprocessor
+
+// What a block finds of tokens that only read.
+enum class Reading : uint8_t { kAnswer, kLoss };
 
 // One head of a segment.
 class HeadOfFew {
@@ -51,74 +54,62 @@ class HeadOfFew {
         first_(begin == p.first_position),
         elements_(part_1.rows * part_1.columns) {}
 
-  // Tokens that end no step, of a session that has begun.
-  template <bool kLoss>
-  __device__ void Read() {
-    constexpr int kAnswers = kLoss ? 2 : 1;
-    const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
-    const int dim = p_.dim, hidden = part_1_.columns;
+  // Tokens that end no step, of a session that has begun: what W makes of q, or A of k, a block
+  // each. All that is done before the wait costs nothing, and every instruction behind it does,
+  // most of all one that is not in the cache. So where it `rehearses` a token that W itself stands
+  // for comes first, before the wait, of which nothing is written.
+  __device__ void Read(Reading reading, bool rehearses) const {
+    const int thread = static_cast<int>(threadIdx.x), hidden = part_1_.columns;
+    const MemoryNetwork& network = p_.network;
+    const bool answers = reading == Reading::kAnswer, at_weights = answers || !p_.has_anchors;
+    const Copy& copy = at_weights ? p_.weights : p_.anchors;
+    const bool is_initial = !at_weights && !p_.writes_anchors;
     const Share share_1(part_1_), share_2(part_2_);
-    float4 held[kAnswers][kHeld];
-#pragma unroll
-    for (int which = 0; which < kAnswers; ++which) {
-      LoadShare(which == 0 ? Weights(0) : Anchor(0), part_1_, share_1, held[which]);
-      FetchShare(which == 0 ? Weights(1) : Anchor(1), part_2_, share_2, Matrix(which));
+    float4 held_1[kHeld], held_2[kHeld];
+    const float* const stand_in = tensors_.Start(copy, 0, is_initial);
+    LoadShare(stand_in, part_1_, share_1, held_1);
+    LoadShare(tensors_.Start(copy, 1, is_initial), part_2_, share_2, held_2);
+    float *const gain = shared_ + room_.gain, *const shift = shared_ + room_.shift;
+    if (thread < p_.dim && network.norm != MemoryNetwork::Norm::kNone) {
+      const int place = head_ * p_.dim + thread;
+      const float* const gains =
+          network.trains_gain ? tensors_.Start(copy, kGain, is_initial) + thread : p_.gain + place;
+      gain[thread] = *gains;
+      shift[thread] = p_.shift == nullptr ? 0.0f : p_.shift[place];
     }
-    CommitCopies();
-    LoadGains();
-    if (p_.early) WaitForPreviousKernel();
-
-    float* const vectors = shared_ + room_.vectors;  // q, k and v of each token
     float *const units = shared_ + room_.units, *const outputs = shared_ + room_.outputs;
-    const auto partial = [&](int item) { return shared_ + room_.partial + item * kPartial; };
+    float* const partial = shared_ + room_.partial;
+    // The last block of a head keeps its pairs.
+    const bool keeps = !answers || p_.loss == nullptr;
+    const int64_t row = int64_t{head_} * (p_.step - 1) + begin_ % p_.step;
+    const int rehearsed = rehearses && stand_in != nullptr ? 1 : 0;
+    int64_t at = InEntries(segment_.first);
+
 #pragma unroll 1
-    for (int from = segment_.first; from < segment_.end; from += kAtOnce) {
-      const int count = min(segment_.end - from, kAtOnce), items = count * kAnswers;
+    for (int entry = segment_.first - rehearsed; entry < segment_.end; ++entry) {
+      const bool is_there = entry >= segment_.first;
+      if (p_.early && entry == segment_.first) WaitForPreviousKernel();
+      const auto vector = [&](const float* of) { return is_there ? of + at : stand_in; };
+      const float *const x = vector(answers ? p_.q : p_.k), *const v = vector(p_.v);
+      MultiplyHeld(x, held_1, part_1_, share_1, partial);
+      __syncthreads();
 #pragma unroll 1
-      for (int i = thread; i < 3 * count * dim / 4; i += kThreads) {
-        const int vector = i / (dim / 4), four = i % (dim / 4) * 4;
-        const float* const of = vector % 3 == 0 ? p_.q : vector % 3 == 1 ? p_.k : p_.v;
-        SaveFour(vectors + 4 * i, LoadFour(of + InEntries(from + vector / 3) + four));
+      for (int unit = thread; unit < hidden; unit += kThreads) {
+        float slope;
+        units[unit] = Activate(network.activation, SumOfGroups(partial, part_1_, unit), &slope);
       }
       __syncthreads();
-#pragma unroll 1
-      for (int token = 0; token < count; ++token) {
-#pragma unroll
-        for (int which = 0; which < kAnswers; ++which) {
-          MultiplyHeld(vectors + (3 * token + which) * dim, held[which], part_1_, share_1,
-                       partial(token * kAnswers + which));
-        }
+      MultiplyHeld(units, held_2, part_2_, share_2, partial + kPartial);
+      __syncthreads();
+      if (thread < p_.dim) outputs[thread] = SumOfGroups(partial + kPartial, part_2_, thread);
+      __syncthreads();
+      if (thread < kWarp) {
+        Finish(p_, outputs, x, answers ? nullptr : v, gain, shift, entry, head_, is_there);
+      } else if (keeps) {
+        KeepPair(entry, row + entry - segment_.first, vector(p_.k), v, is_there);
       }
-      __syncthreads();
-      AddUp({partial(0), kPartial, part_1_.groups, hidden}, items, hidden, p_.network.activation,
-            true, units, nullptr);
-      WaitCopies<0>();  // of this thread's rows
-      __syncthreads();
-#pragma unroll 1
-      for (int item = 0; item < items; ++item) {
-        ProductOfShare<kHeld>(units + item * hidden, Matrix(item % kAnswers), part_2_, share_2,
-                              partial(item));
-      }
-      __syncthreads();
-      AddUp({partial(0), kPartial, part_2_.groups, dim}, items, dim, {}, false, outputs, nullptr);
-      __syncthreads();
-#pragma unroll 1
-      for (int item = warp; item < items; item += kWarps) {
-        const int token = item / kAnswers;
-        float* const q = vectors + 3 * token * dim;
-        if (item % kAnswers == 0) {
-          Answer(p_, outputs + item * dim, q, shared_ + room_.gain, shared_ + room_.shift,
-                 from + token, head_);
-        } else {
-          const float loss =
-              FindError(p_, outputs + item * dim, 1, 0, q + dim, q + 2 * dim,
-                        shared_ + room_.anchor_gain, shared_ + room_.shift, 0.0f, partial(item));
-          if (lane == 0) p_.loss[int64_t{from + token} * p_.heads + head_] = loss;
-        }
-      }
-      __syncthreads();
+      if (is_there) at += p_.heads * p_.dim;
     }
-    KeepPairs(p_, segment_, head_, begin_, /*rank=*/0, /*blocks=*/1);
   }
 
   // Tokens one of which ends a step, or those that a session begins with.
@@ -276,23 +267,38 @@ class HeadOfFew {
     for (int input = warp; input < inputs; input += kWarps) {
       float* const n = outputs + input * dim;
       const float* const new_gain = shared_ + room_.new_gain;
-      if (input < tokens) {
-        Answer(p_, n, x + input * dim, input < before ? shared_ + room_.gain : new_gain,
-               shared_ + room_.shift, segment_.first + input, head_);
-      } else {
-        const int pair = pairs + input - tokens;
-        const float loss = FindError(p_, n, 1, 0, k + pair * dim, v + pair * dim, new_gain,
-                                     shared_ + room_.shift, 0.0f, partial(input));
-        if (lane == 0) {
-          p_.loss[int64_t{segment_.end - left + input - tokens} * p_.heads + head_] = loss;
-        }
-      }
+      const bool answers = input < tokens;
+      Finish(p_, n, x + input * dim, answers ? nullptr : v + (pairs + input - tokens) * dim,
+             input < before ? shared_ + room_.gain : new_gain, shared_ + room_.shift,
+             answers ? segment_.first + input : segment_.end - left + input - tokens, head_,
+             /*is_there=*/true);
     }
     KeepPairs(p_, segment_, head_, begin_, /*rank=*/0, /*blocks=*/1);
   }
 
  private:
   static constexpr int kGain = TensorsOfHead<2>::kGain;
+
+  // A pair of the open step, to its row, and its rate; by all warps but the first. Nothing is
+  // written of an entry that is not there, for whose rate k stands.
+  __device__ void KeepPair(int entry, int64_t row, const float* k, const float* v,
+                           bool is_there) const {
+    const auto pending = [&](const StateView& view) {
+      return MemoryAt<float>(view, segment_.slot, segment_.memory);
+    };
+    const int fours = p_.dim / 4, i = static_cast<int>(threadIdx.x) - kWarp;
+    if (i < 2 * fours) {
+      const bool is_key = i < fours;
+      const int four = (is_key ? i : i - fours) * 4;
+      float* const to = pending(is_key ? p_.pending_k : p_.pending_v) + row * p_.dim + four;
+      const float4 x = LoadFour((is_key ? k : v) + four);
+      if (is_there) SaveFour(to, x);
+    } else if (i == 2 * fours) {
+      const float x = *(is_there ? p_.rate + int64_t{entry} * p_.heads + head_ : k);
+      const float rate = p_.logits ? Sigmoid(x) : x;
+      if (is_there) pending(p_.pending_rate)[row] = rate;
+    }
+  }
 
   __device__ int64_t InEntries(int entry) const {
     return (int64_t{entry} * p_.heads + head_) * p_.dim;
@@ -366,12 +372,12 @@ class HeadOfFew {
 };
 
 // The first `ending` blocks share the heads of segments that do not only read, which take longest;
-// the others have one of all heads each.
+// the others have one of all heads each, or, where losses are wanted, two of them one.
 template <bool kLoss>
 __global__ void __launch_bounds__(kThreads, 2)
     FewTokensKernel(const __grid_constant__ Params p, const __grid_constant__ Part part_1,
                     const __grid_constant__ Part part_2, const __grid_constant__ Room room,
-                    int ending) {
+                    int ending, bool rehearses) {
   extern __shared__ float4 shared_fours[];
   LetNextKernelStart();
   if (!p.early) WaitForPreviousKernel();
@@ -401,13 +407,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (block == 0) WaitForPreviousKernel();
     return;
   }
-  const int unit = block - ending;
+  constexpr int kReadings = kLoss ? 2 : 1;
+  const int unit = (block - ending) / kReadings;
   const Segment segment(p.segments, unit / p.heads);
   const int tokens = segment.end - segment.first;
   if (segment.slot < 0 || tokens == 0 || tokens > room.tokens) return;
   const int64_t begin = p.positions[segment.first];
   if (!OnlyReads(p, segment, begin)) return;
-  HeadOfFew(p, part_1, part_2, room, segment, unit % p.heads, begin, shared).Read<kLoss>();
+  HeadOfFew(p, part_1, part_2, room, segment, unit % p.heads, begin, shared)
+      .Read(static_cast<Reading>((block - ending) % kReadings), rehearses);
 }
 
 }  // namespace
@@ -416,13 +424,13 @@ int LaunchFewTokens(Device& device, const Params& p, int64_t longest) {
   const MemoryNetwork& network = p.network;
   const int dim = p.dim, hidden = network.hidden;
   if (network.depth != 2 || network.biases || dim > kMostDim || hidden > kMostUnits ||
-      dim % 4 != 0 || hidden % 4 != 0) {
+      dim % 4 != 0 || hidden % 4 != 0 || !AreAligned(p.out, p.gated.data)) {
     return 0;
   }
   const Part part_1(dim, hidden, hidden, 0), part_2(hidden, dim, dim, 0);
   const int most = std::min(p.step, kMostFew);
   const int tokens = longest > 0 ? static_cast<int>(std::min<int64_t>(most, longest)) : most;
-  const Room room(dim, hidden, p.step, tokens, p.loss != nullptr ? 2 : 1);
+  const Room room(dim, hidden, p.step, tokens);
   const int64_t bytes = int64_t{4} * room.floats + kChosenBytes;
   if (std::max(part_1.held, part_2.held) > kHeld || hidden < p.step + tokens - 1 ||
       bytes > std::min<int64_t>(device.properties().sharedMemPerBlockOptin, kMostShared)) {
@@ -430,11 +438,14 @@ int LaunchFewTokens(Device& device, const Params& p, int64_t longest) {
   }
   Params of_block = p;
   of_block.blocks = 1;
-  const int heads = p.segments.count * p.heads;
+  const int heads = p.segments.count * p.heads, readers = (p.loss != nullptr ? 2 : 1) * heads;
   const int ending = std::min(heads, 2 * device.multiprocessors());
+  // Where two blocks are on a multiprocessor, many begin only when the kernel ahead is ending.
+  const bool rehearses = p.early && readers <= device.multiprocessors();
   LaunchOverlapping(device, "few tokens of a neural memory",
                     p.loss != nullptr ? FewTokensKernel<true> : FewTokensKernel<false>,
-                    ending + heads, kThreads, bytes, 1, of_block, part_1, part_2, room, ending);
+                    ending + readers, kThreads, bytes, 1, of_block, part_1, part_2, room, ending,
+                    rehearses);
   return tokens;
 }
 

@@ -7,12 +7,12 @@
 #include <cstdint>
 
 #include "kernels/cuda/neural_memory/activate.cuh"
+#include "kernels/cuda/neural_memory/resident/fused_rows.cuh"
 #include "kernels/cuda/neural_memory/resident/pairs.cuh"
 
 namespace mneme::cuda::neural_memory::resident::few {
 
 constexpr int kHeld = 8;                // rows of a matrix that a thread has, at most
-constexpr int kAtOnce = 4;              // tokens of those that only read
 constexpr int kTile = 4;                // vectors that a thread multiplies at once
 constexpr int kPartial = 4 * kThreads;  // sums of all threads
 constexpr int kMostDim = 128;
@@ -24,12 +24,12 @@ struct Room {
   int matrices;  // two, or the sums of all tokens
   int gain, anchor_gain, new_gain, gain_momenta, shift;
   // Arrays of tokens that only read.
-  int vectors, units, outputs, partial;
+  int units, outputs, partial;
   // Of those that end a step, pairs being at most those of the step and of the one begun behind it.
   int k, v, inputs, rates, z, of_inputs, error;
   int floats;
 
-  Room(int dim, int hidden, int step, int tokens, int answers) : tokens(tokens), floats(0) {
+  Room(int dim, int hidden, int step, int tokens) : tokens(tokens), floats(0) {
     const auto take = [this](int n) {
       const int taken = floats;
       floats += (n + 3) / 4 * 4;
@@ -40,11 +40,10 @@ struct Room {
     for (int* const of_gain : {&gain, &anchor_gain, &new_gain, &gain_momenta, &shift}) {
       *of_gain = take(dim);
     }
-    const int both = floats, at_once = std::min(tokens, kAtOnce);
-    vectors = take(3 * at_once * dim);
-    units = take(answers * at_once * hidden);
-    outputs = take(answers * at_once * dim);
-    partial = take(answers * at_once * kPartial);
+    const int both = floats;
+    units = take(hidden);
+    outputs = take(dim);
+    partial = take(2 * kPartial);
     const int of_reads = floats;
     floats = both;
     k = take(pairs * dim);
@@ -190,82 +189,118 @@ static __device__ __noinline__ void AddUp(Parts sums, int items, int columns,
   }
 }
 
-// What the lanes of a warp have of a token's outputs, sums of `parts`, `between` apart: as their
-// norm leaves them, without gain and shift.
+// What the first lanes of a warp have of a token's outputs, sums of `parts`, `between` apart, four
+// each: as their norm leaves them, without gain and shift.
 struct NormedOutputs {
-  float n[kMostDim / kWarp];
+  int at;    // the lane's first one
+  bool has;  // whether there is one
+  Four n;
   float by = 1;  // what they were multiplied by
 
   __device__ NormedOutputs(const MemoryNetwork& network, int dim, const float* outputs, int parts,
-                           int between) {
-    const auto width = static_cast<float>(dim);
-    float mean = 0, squares = 0;
-    ForEach(dim, [&](int j, int i) {
-      n[j] = outputs[i];
+                           int between)
+      : at(static_cast<int>(threadIdx.x) % kWarp * 4), has(at < dim) {
+    float4 sum = {};
+    if (has) {
 #pragma unroll 1
-      for (int part = 1; part < parts; ++part) n[j] += outputs[part * between + i];
-      mean += n[j];
-    });
-    if (network.norm == MemoryNetwork::Norm::kNone) return;
-    mean = network.norm == MemoryNetwork::Norm::kLayer ? WarpSum(mean) / width : 0.0f;
-    ForEach(dim, [&](int j, int) { squares += (n[j] - mean) * (n[j] - mean); });
-    by = 1.0f / sqrtf(WarpSum(squares) / width + network.eps);
-    ForEach(dim, [&](int j, int) { n[j] = (n[j] - mean) * by; });
-  }
-  // visit(number of the lane's, element)
-  template <typename Visit>
-  __device__ static void ForEach(int dim, const Visit& visit) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-    for (int j = 0; j < kMostDim / kWarp; ++j) {
-      if (lane + j * kWarp < dim) visit(j, lane + j * kWarp);
+      for (int part = 0; part < parts; ++part) {
+        AddScaled(sum, 1.0f, LoadFour(outputs + part * between + at));
+      }
     }
+    n = Four(sum);
+    if (network.norm == MemoryNetwork::Norm::kNone) return;
+    const auto width = static_cast<float>(dim);
+    const bool centred = network.norm == MemoryNetwork::Norm::kLayer;
+    const float mean = centred ? WarpSum((sum.x + sum.y) + (sum.z + sum.w)) / width : 0.0f;
+    float squares = 0;
+    for (float& x : n.x) {
+      x = has ? x - mean : 0.0f;
+      squares = fmaf(x, x, squares);
+    }
+    by = 1.0f / sqrtf(WarpSum(squares) / width + network.eps);
+    for (float& x : n.x) x *= by;
   }
 };
+// The lane's elements of another vector; zeros of null, and where there are none.
+__device__ inline Four FourOfLane(const float* from, int dim) {
+  const int at = static_cast<int>(threadIdx.x) % kWarp * 4;
+  return Four(from != nullptr && at < dim ? LoadFour(from + at) : float4{});
+}
 
 // Finds what ErrorOfWarp() does, of such outputs; by one warp.
-static __device__ __noinline__ float FindError(const Params& p, const float* outputs, int parts,
-                                               int between, const float* k, float* v,
-                                               const float* gain, const float* shift, float rate,
-                                               float* error) {
+__device__ inline float FindError(const Params& p, const float* outputs, int parts, int between,
+                                  const float* k, float* v, const float* gain, const float* shift,
+                                  float rate, float* error) {
   const MemoryNetwork& network = p.network;
   const bool normed = network.norm != MemoryNetwork::Norm::kNone;
   const float offset = network.trains_gain ? network.gain_offset : 0.0f;
   const auto width = static_cast<float>(p.dim);
+  const Four of_k = FourOfLane(k, p.dim), of_v = FourOfLane(v, p.dim);
+  const Four gains = FourOfLane(normed ? gain : nullptr, p.dim);
+  const Four shifts = FourOfLane(normed ? shift : nullptr, p.dim);
   const NormedOutputs y(network, p.dim, outputs, parts, between);
-  float own[kMostDim / kWarp], loss = 0, mean = 0, along = 0;
-  NormedOutputs::ForEach(p.dim, [&](int j, int i) {
-    const float g = normed ? offset + gain[i] : 1.0f;
-    const float out = normed ? k[i] + (y.n[j] * g + shift[i]) : y.n[j];
-    const float difference = out - v[i], scaled = rate * difference;
+  Four own, of_gain;
+  float loss = 0, mean = 0, along = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float g = normed ? offset + gains.x[i] : 1.0f;
+    const float out = normed ? of_k.x[i] + (y.n.x[i] * g + shifts.x[i]) : y.n.x[i];
+    const float difference = out - of_v.x[i], scaled = rate * difference;
     loss = fmaf(difference, difference, loss);
-    own[j] = normed ? scaled * g : scaled;
-    mean += own[j];
-    along += own[j] * y.n[j];
-    if (network.trains_gain) v[i] = scaled * y.n[j];
-  });
+    own.x[i] = normed ? scaled * g : scaled;
+    mean += own.x[i];
+    along += own.x[i] * y.n.x[i];
+    of_gain.x[i] = scaled * y.n.x[i];
+  }
   mean = network.norm == MemoryNetwork::Norm::kLayer ? WarpSum(mean) / width : 0.0f;
   along = normed ? WarpSum(along) / width : 0.0f;
-  NormedOutputs::ForEach(p.dim, [&](int j, int i) {
-    error[i] = normed ? (own[j] - mean - y.n[j] * along) * y.by : own[j];
-  });
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (normed) own.x[i] = (own.x[i] - mean - y.n.x[i] * along) * y.by;
+  }
+  if (y.has) {
+    SaveFour(error + y.at, own.all());
+    if (network.trains_gain) SaveFour(v + y.at, of_gain.all());
+  }
   return p.loss == nullptr ? 0.0f : WarpSum(loss);
 }
 
-// A token's answer, from the network's outputs; by one warp.
-static __device__ __noinline__ void Answer(const Params& p, const float* outputs, const float* q,
-                                           const float* gain, const float* shift, int entry,
-                                           int head) {
+// What becomes of the network's outputs of x: a token's answer, or, where there is a v, its loss;
+// by one warp. Nothing is written of an entry that is not there, for whose gate x stands.
+__device__ inline void Finish(const Params& p, const float* outputs, const float* x, const float* v,
+                              const float* gain, const float* shift, int entry, int head,
+                              bool is_there) {
   const MemoryNetwork& network = p.network;
   const bool normed = network.norm != MemoryNetwork::Norm::kNone;
-  const float offset = network.trains_gain ? network.gain_offset : 0.0f;
-  const float gate = AnswerGateOf(p, entry, head);
+  const int64_t place = int64_t{entry} * p.heads + head;
+  // On their way while the outputs are put together.
+  const bool answers = v == nullptr, gated = answers && p.answer_gate != nullptr;
+  const float logit = gated ? *(is_there ? p.answer_gate + place : x) : 0.0f;
+  const Four of_x = FourOfLane(x, p.dim), of_v = FourOfLane(v, p.dim);
+  const Four gains = FourOfLane(normed ? gain : nullptr, p.dim);
+  const Four shifts = FourOfLane(normed ? shift : nullptr, p.dim);
   const NormedOutputs y(network, p.dim, outputs, 1, 0);
-  const int64_t at = (int64_t{entry} * p.heads + head) * p.dim;
-  NormedOutputs::ForEach(p.dim, [&](int j, int i) {
-    const float n = y.n[j];
-    SaveAnswer(p, at + i, normed ? q[i] + (n * (offset + gain[i]) + shift[i]) : n, gate);
-  });
+  const float offset = network.trains_gain ? network.gain_offset : 0.0f;
+  Four out = y.n;
+  float loss = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (normed) out.x[i] = of_x.x[i] + (y.n.x[i] * (offset + gains.x[i]) + shifts.x[i]);
+    const float difference = out.x[i] - of_v.x[i];
+    loss = fmaf(difference, difference, loss);
+  }
+  if (!answers) {
+    loss = WarpSum(loss);
+    if (is_there && threadIdx.x % kWarp == 0) p.loss[place] = loss;
+    return;
+  }
+  const float gate = Sigmoid(logit);
+  if (!is_there || !y.has) return;
+  const int64_t to = place * p.dim + y.at;
+  SaveFour(p.out + to, out.all());
+  if (!gated) return;
+  p.gated.SaveTwo(to, {gate * out.x[0], gate * out.x[1]});
+  p.gated.SaveTwo(to + 2, {gate * out.x[2], gate * out.x[3]});
 }
 
 // A matrix on its way through registers.
