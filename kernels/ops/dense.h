@@ -137,9 +137,10 @@ struct SwiGluArgs {
 // Linear with `gate` and with `up`, and SwiGlu of what comes out, as one operation. It is fused,
 // and a backend may do without.
 struct SwiGluProductArgs {
-  TensorView x;           // [rows, in_features] as LinearArgs::x
-  PackedMatrix gate, up;  // [dim, in_features]
-  TensorView y;           // [rows, dim] as SwiGluArgs::y
+  TensorView x;                   // [rows, in_features] as LinearArgs::x
+  PackedMatrix gate, up;          // [dim, in_features]
+  TensorView y;                   // [rows, dim] as SwiGluArgs::y
+  TensorView gate_bias, up_bias;  // [dim] f32, or empty: 0
 };
 
 // Per head: y = scale * x / sqrt(sum(x^2) + eps).

@@ -55,8 +55,12 @@ class GatedMlp final : public FeedForward {
     const int64_t tokens = hidden.shape[0];
     const TensorView x = ctx.Normed(norm, hidden, {gate_.weights, up_.weights});
     const TensorView inner = ctx.TempForProducts({tokens, gate_.out()}, {down_.weights});
-    if (gate_.has_bias() || !ctx.kernels().SwiGluProduct(
-                                {.x = x, .gate = gate_.matrix(), .up = up_.matrix(), .y = inner})) {
+    if (!ctx.kernels().SwiGluProduct({.x = x,
+                                      .gate = gate_.matrix(),
+                                      .up = up_.matrix(),
+                                      .y = inner,
+                                      .gate_bias = gate_.bias,
+                                      .up_bias = up_.bias})) {
       const TensorView gate = ctx.Temp(inner.shape), up = ctx.Temp(inner.shape);
       const LinearArgs in[] = {{.x = x, .weights = gate_.weights, .y = gate, .bias = gate_.bias},
                                {.x = x, .weights = up_.weights, .y = up, .bias = up_.bias}};

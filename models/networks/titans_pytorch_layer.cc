@@ -158,11 +158,18 @@ void TitansPytorchLayer::RunFeedForward(ForwardContext& ctx, TitansPytorchStream
   const TensorView x =
       feed_forward_branch_.Enter(ctx, stream.last, stream.streams, stream.post, wants).normed[0];
   const Shape inner{x.shape[0], up_.out()};
-  const TensorView up = ctx.Temp(inner), gate = ctx.Temp(inner);
   const TensorView hidden = ctx.TempForProducts(inner, {down_.weights});
-  Project(kernels,
-          {{.projection = up_, .x = x, .y = up}, {.projection = gate_, .x = x, .y = gate}});
-  kernels.SwiGlu({.gate = gate, .up = up, .y = hidden});
+  if (!kernels.SwiGluProduct({.x = x,
+                              .gate = gate_.matrix(),
+                              .up = up_.matrix(),
+                              .y = hidden,
+                              .gate_bias = gate_.bias,
+                              .up_bias = up_.bias})) {
+    const TensorView up = ctx.Temp(inner), gate = ctx.Temp(inner);
+    Project(kernels,
+            {{.projection = up_, .x = x, .y = up}, {.projection = gate_, .x = x, .y = gate}});
+    kernels.SwiGlu({.gate = gate, .up = up, .y = hidden});
+  }
   Project(kernels, {{.projection = down_, .x = hidden, .y = output}});
   stream.last = {output, stream.post};
 }

@@ -552,6 +552,51 @@ TEST_P(LinearTest, ProductsInOneCallStayWithinTheirBounds) {
   }
 }
 
+// Gate and up of a row or two in one launch, which leaves more of them to others.
+TEST_P(LinearTest, GateAndUpOfFewRowsAreProductsAndSwiGlu) {
+  const std::unique_ptr<Backend> backend = GetParam().Make(2, DType::kBF16);
+  uint64_t seed = 700;
+  for (const int rows : {1, 2, 3}) {
+    for (const int out_features : {20, 2730}) {
+      for (const bool biased : {false, true}) {
+        Workbench bench(*backend);
+        SeededRandom random(++seed);
+        const auto biases = [&] {
+          return biased ? random.NormalValues(out_features, 1, DType::kF32)
+                        : std::vector<double>(static_cast<size_t>(out_features));
+        };
+        LinearProblem gate(++seed, rows, 200, out_features, DType::kBF16);
+        LinearProblem up(++seed, rows, 200, out_features, DType::kBF16);
+        up.x = gate.x;
+        const std::vector<double> gate_bias = biases(), up_bias = biases();
+        SwiGluProductArgs args = {.x = bench.Activations(gate.x, {rows, 200}),
+                                  .gate = bench.Pack(gate.w, out_features, 200, DType::kBF16),
+                                  .up = bench.Pack(up.w, out_features, 200, DType::kBF16),
+                                  .y = bench.NewActivations({rows, out_features})};
+        if (biased) {
+          args.gate_bias = bench.Floats(gate_bias, {out_features});
+          args.up_bias = bench.Floats(up_bias, {out_features});
+        }
+        const bool fused = bench.kernels().SwiGluProduct(args);
+        if (GetParam().device == "cuda") {
+          EXPECT_EQ(fused, rows < 3);
+        }
+        if (!fused) continue;
+        std::vector<double> want = gate.Run(*reference_), bound;
+        const std::vector<double> factors = up.Run(*reference_);
+        for (size_t i = 0; i < want.size(); ++i) {
+          const double g = want[i] + gate_bias[i % out_features];
+          const double u = factors[i] + up_bias[i % out_features];
+          want[i] = g / (1 + std::exp(-g)) * u;
+          bound.push_back(1e-4 * (1 + std::abs(g)) * (1 + std::abs(u)));
+        }
+        EXPECT_THAT(bench.Read(args.y), IsWithin(bound, want))
+            << rows << " rows, " << out_features << " outputs, biased " << biased;
+      }
+    }
+  }
+}
+
 // Products of any number of features in one launch, some of them with activations behind them.
 TEST_P(LinearTest, ActivatedProductsAreProductsAndActivations) {
   struct Wanted {

@@ -267,11 +267,13 @@ bool RoundsStepOutputs(const Device& device, const PackedMatrix& weights, int64_
 }
 
 bool SwiGluProduct(Device& device, const SwiGluProductArgs& args) {
+  if (SwiGluRow(device, args)) return true;
   const PackedMatrix weights[] = {args.gate, args.up};
   const LinearArgs products = {.x = args.x, .weights = weights, .y = args.y};
   const auto takes = [](DType dtype) { return dtype == DType::kBF16; };
   if (!takes(args.x.dtype) || !takes(args.gate.dtype) || !takes(args.y.dtype) ||
-      !Aligned(products) || !IsBulk(device, weights, args.x.shape[0])) {
+      !args.gate_bias.empty() || !args.up_bias.empty() || !Aligned(products) ||
+      !IsBulk(device, weights, args.x.shape[0])) {
     return false;
   }
   const LinearArgs* const list[] = {&products};

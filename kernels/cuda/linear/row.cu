@@ -26,7 +26,7 @@ constexpr int kMostRows = 2;
 
 struct Product {
   const __nv_bfloat16 *weights, *up;  // up: null, or of gated outputs, half a chunk each
-  const float* bias;
+  const float *bias, *up_bias;
   float* y;
   int out_features, first_block;
   bool accumulate;
@@ -106,7 +106,10 @@ __global__ void __launch_bounds__(kMostPieces, 2) RowKernel(const __grid_constan
   // What this thread ends with.
   const int of_row = thread / kRows, row = thread % kRows;
   const bool ends = of_row < count;
-  const float bias = ends && product.bias != nullptr ? product.bias[first + of_row] : 0.0f;
+  const auto bias_of = [&](const float* biases) {
+    return ends && biases != nullptr ? biases[first + of_row] : 0.0f;
+  };
+  const float bias = bias_of(product.bias), up_bias = bias_of(product.up_bias);
   float* const y = product.y + int64_t{row} * product.out_features + first + of_row;
 
   WaitForPreviousKernel();
@@ -174,13 +177,12 @@ __global__ void __launch_bounds__(kMostPieces, 2) RowKernel(const __grid_constan
     factor = 1.0f / sqrtf(sum / static_cast<float>(p.in_features) + p.eps);
   }
   const int place = PlaceOf(gated, of_row);
-  float sum = factor * sum_of(place);
+  const float sum = factor * sum_of(place);
   if (gated) {
-    sum = Silu(sum) * (factor * sum_of(place + kChunk / 2));
+    *y = Silu(sum + bias) * (factor * sum_of(place + kChunk / 2) + up_bias);
   } else {
-    sum = old + sum + bias;
+    *y = old + sum + bias;
   }
-  *y = sum;
 }
 
 int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -231,6 +233,7 @@ bool LaunchRow(Device& device, const RowArgs& args) {
     p.products[p.count++] = {.weights = static_cast<const __nv_bfloat16*>(product.weights.data),
                              .up = static_cast<const __nv_bfloat16*>(product.up.data),
                              .bias = product.bias,
+                             .up_bias = product.up_bias,
                              .y = product.y,
                              .out_features = product.weights.out_features,
                              .first_block = blocks,
@@ -270,6 +273,21 @@ bool LinearRow(Device& device, LinearProducts products,
                             .rows = static_cast<int>(rows),
                             .products = list,
                             .surprise = surprise});
+}
+
+bool SwiGluRow(Device& device, const SwiGluProductArgs& args) {
+  if (device.compute_dtype() != DType::kBF16 || args.x.dtype != DType::kF32 ||
+      args.y.dtype != DType::kF32) {
+    return false;
+  }
+  const RowProduct product = {.weights = args.gate,
+                              .up = args.up,
+                              .bias = args.gate_bias.as<const float>(),
+                              .up_bias = args.up_bias.as<const float>(),
+                              .y = args.y.as<float>()};
+  return LaunchRow(device, {.x = args.x.as<const float>(),
+                            .rows = static_cast<int>(args.x.shape[0]),
+                            .products = {&product, 1}});
 }
 
 bool NormedRow(Device& device, const NormedProductsStepArgs& args) {

@@ -11,10 +11,10 @@
 
 namespace mneme::cuda::linear {
 
-// y = W x (+ bias), or added to y; with `up` silu(W x) * (up x).
+// y = W x (+ bias), or added to y; with `up` silu(W x (+ bias)) * (up x (+ up_bias)).
 struct RowProduct {
   PackedMatrix weights, up;
-  const float* bias = nullptr;
+  const float *bias = nullptr, *up_bias = nullptr;
   float* y = nullptr;  // [rows, out_features]
   bool accumulate = false;
 };
@@ -35,6 +35,9 @@ bool LaunchRow(Device& device, const RowArgs& args);
 // Those of a call that LaunchRow() takes: all of them, or none.
 bool LinearRow(Device& device, LinearProducts products,
                const neural_memory::SurpriseOfTokens& surprise = {});
+
+// The same of SwiGluProduct().
+bool SwiGluRow(Device& device, const SwiGluProductArgs& args);
 
 // The same of products of RmsNorm.
 bool NormedRow(Device& device, const NormedProductsStepArgs& args);
