@@ -266,7 +266,7 @@ TEST_F(CudaStreamStepsTest, AGatedMemoryIsItsParts) {
   rules[5].initial_of_all = true;
   rules[6].step = rules[6].anchor_period = 8;
   rules[6].loss = false;
-  // How many blocks a head has depends on how many heads there are.
+  // Kernels that begin early do otherwise among few heads than among many.
   constexpr int kEmpty[] = {4, 20, 40};
   uint64_t seed = 300;
   for (const MemoryRule& rule : rules) {
