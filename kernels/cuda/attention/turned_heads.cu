@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention/problem.cuh"
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/attention_tiles.cuh"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/lane_attention.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/rope.cuh"
@@ -352,9 +353,9 @@ bool TurnedAttention(Device& device, const TurnedAttentionArgs& args) {
   if (!makes_own) {
     const int64_t fours = tokens * heads * dim / 4;
     LaunchOverlapping(device, "Turn", by_heads ? TurnKernel<true> : TurnKernel<false>,
-                      static_cast<int>((fours + kThreads - 1) / kThreads), kThreads, 0, 1, p, turn,
-                      attention.q.as<float>(), attention.k.as<float>(), attention.v.as<float>(),
-                      fours, static_cast<int>(heads * dim / 4));
+                      BlocksFor(fours, kThreads), kThreads, 0, 1, p, turn, attention.q.as<float>(),
+                      attention.k.as<float>(), attention.v.as<float>(), fours,
+                      static_cast<int>(heads * dim / 4));
     if (!by_heads) {
       Attention(device, attention);
       return true;
