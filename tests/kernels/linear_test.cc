@@ -262,8 +262,8 @@ TEST_P(LinearTest, WideOutputsStayWithinTheirBounds) {
   }
 }
 
-// Of as many rows, what is added to what is there: short sums, and long ones, which may be taken in
-// parts.
+// Products of as many rows that are added to what is there: short sums, and long ones, which may be
+// taken in parts.
 TEST_P(LinearTest, RowsOfAStepAddWithinTheirBounds) {
   const std::unique_ptr<Backend> backend = GetParam().Make(2, DType::kBF16);
   uint64_t seed = 290;

@@ -1,5 +1,5 @@
-// What steps add to the residual stream behind a norm, on a GPU, against the operations that it
-// stands for in float64.
+// Additions to the residual stream behind a norm, on a GPU, against the operations that they stand
+// for in float64.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -104,7 +104,7 @@ TEST_F(CudaNormedRowsTest, ConvolutionsAreOfTheirNorm) {
   EXPECT_FALSE(Convolve(*backend, 1, 8, 5, false, true).fused);
 }
 
-// What two normed factors add to the rows; nothing if it is not fused.
+// The rows with the product of two normed factors added; none if the backend does not fuse that.
 std::vector<double> Gated(Backend& backend, int rows, int dim, bool fused) {
   Workbench bench(backend);
   SeededRandom random(static_cast<uint64_t>(dim + rows));

@@ -341,7 +341,7 @@ TurnedResult RunTurned(Backend& backend, const AttentionProblem& p, bool mixes, 
     prefix_keys = activations({dims.prefix, heads, dim});
     prefix_values = activations({dims.prefix, heads, dim});
   }
-  // What few tokens a row read may be rounded.
+  // Answers to a few tokens a row may be rounded.
   const bool rounds = fuse && (longest == 1 || tokens <= 2 * static_cast<int64_t>(p.rows.size()));
   const TensorView out = rounds ? bench.Values(Values(static_cast<size_t>(tokens * heads * dim)),
                                                {tokens, heads, dim}, DType::kBF16)

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kWarpsAlone = 4;  // of a block whose warps have a head each
 constexpr int kMostFresh = 16;  // tokens of a row, of which each makes the keys of those before it
-// What is asked for ahead has to find room in the L2 cache beside what others ask for.
+// Bytes asked for ahead have to find room in the L2 cache beside what others ask for.
 constexpr int64_t kMostAhead = int64_t{24} << 20;
 constexpr int kLeastAhead = 32;  // keys
 
@@ -66,7 +66,7 @@ struct Eight {
 #pragma unroll
     for (int i = 0; i < kLaneColumns; ++i) at[i] = values[i];
   }
-  // By the angles of a token, its first pair being pair `pair` of the head.
+  // Turns pairs by the angles of a token, the first one being pair `pair` of the head.
   __device__ void Rotate(const Turn& turn, int64_t position, int pair) {
 #pragma unroll
     for (int i = 0; i < kLaneColumns; i += 2) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
   const int dim = p.key_dim;
   const int64_t of_head = int64_t{head} * dim + own;
   const int64_t of_token = int64_t{token} * p.heads * dim + of_head;
-  // What is the token's row if every row has one is on its way at once.
+  // Loads begin at once from the row that is the token's if every row has one.
   int row = turn.in_turn ? min(token, p.rows - 1) : RowOfWarp(p, token);
   int row_token = p.row_offsets[row], slot = p.slots[row];
   int64_t row_begin = p.positions[row];

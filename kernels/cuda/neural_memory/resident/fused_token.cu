@@ -36,7 +36,7 @@ struct FusedToken {
   Params memory;
   Stream vectors[kVectors];
   Stream gates[kGates];  // without x: there is no such gate
-  // What the answer goes through next; of y null: nothing.
+  // The answer's gate and norm, and where it goes from there; y null: it has neither.
   const void* answer_gate;  // [entries, heads * dim]
   bool rounded_gate;
   Activation activation;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHel
   }
   const int to = thread / fours, sent_four = thread % fours * 4;
   const float scale = p.rate_scale * (p.step_scale == nullptr ? 1.0f : p.step_scale[0]);
-  // What the first block writes, windows, numbers and gain, all have read.
+  // From here on all blocks have read what the first one writes: windows, numbers and gain.
   team.Enter();
   WaitForPreviousKernel();
   team.AwaitAll();
