@@ -1,26 +1,16 @@
 """What is said between facts: small stories in ten places and short exchanges about nothing in particular.
 
-The words are in phrases.py. Slots are drawn once per episode, so that an episode stays with its people and
-things.
+The sentences are in stories.py and chatter.py, their words in words.py. Slots are drawn once per episode, so
+that an episode stays with its people and things.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from demo.phrases import (
-    CHATTER,
-    FEMALE,
-    GREETINGS,
-    LINKS,
-    NAMES,
-    POOLS,
-    PRONOUNS,
-    STORY_INTRODUCTIONS,
-    STORY_REPLIES,
-    STORY_REQUESTS,
-    STYLES,
-)
+from demo.chatter import CHATTER, GREETINGS
+from demo.stories import LINKS, STORY_INTRODUCTIONS, STORY_REPLIES, STORY_REQUESTS, STYLES
+from demo.words import FEMALE, NAMES, POOLS, PRONOUNS
 
 _TOPICS = tuple(STYLES)
 

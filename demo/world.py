@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from demo import filler
-from demo.phrases import FEMALE, MALE, NAMES
+from demo.words import FEMALE, MALE, NAMES
 
 USER = "Your"
 

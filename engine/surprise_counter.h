@@ -26,7 +26,7 @@ class SurpriseCounter {
     };
     std::optional<Divergence> divergence;
   };
-  // What is said of a sequence that goes no further.
+  // The error of a sequence that goes no further.
   static absl::Status ErrorOf(const Row::Divergence& where);
 
   // `stats`, which it sizes for the model, must outlive it.

@@ -37,12 +37,12 @@ inline void ProjectNormed(ForwardContext& ctx, const Norm& norm, const TensorVie
   ProjectNormed(ctx, norm, hidden, std::span(products.begin(), products.size()), activation);
 }
 
-// What the x of products is still to become: `norm` of `hidden`; no norm: nothing.
+// How the input of products is still to be made: as `norm` of `hidden`; no norm: it is there.
 struct NormedInput {
   const Norm* norm = nullptr;
   TensorView hidden;  // [tokens, model_dim] act
 };
-// Project(), once x, theirs, is that. A backend that does both at once leaves x as it is.
+// Makes x, their input, and does Project(). A backend that does both at once leaves x as it is.
 void ProjectNormed(ForwardContext& ctx, const NormedInput& input, const TensorView& x,
                    std::span<const ProjectionArgs> products);
 

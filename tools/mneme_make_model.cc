@@ -185,8 +185,8 @@ void SetVocab(int vocab, ModelSpec& spec) {
   }
 }
 
-// Of the layers that the shape gives a memory of their own, counted from 1, those remain that there
-// are.
+// The shape lists layers, counted from 1, that have a memory of their own; those beyond the last
+// layer leave that list.
 void SetLayers(int layers, ModelSpec& spec) {
   spec.config[KeyOf(spec, {"n_layer", "depth", "num_hidden_layers"})] = layers;
   const auto list = spec.config.find("neural_memory_layers");

@@ -8,7 +8,7 @@
 
 #include "base/status_macros.h"
 #include "engine/sessions/conversation_digest.h"
-#include "engine/sessions/session_log.h"
+#include "engine/sessions/logged_facts.h"
 
 namespace mneme {
 namespace {

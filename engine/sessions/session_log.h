@@ -18,6 +18,7 @@
 #include "engine/engine_stats.h"
 #include "engine/request.h"
 #include "engine/sessions/log_cut.h"
+#include "engine/sessions/logged_facts.h"
 #include "engine/sessions/session.h"
 #include "engine/sessions/stored_states.h"
 #include "store/session_store.h"
@@ -35,27 +36,6 @@ struct FedTurn {
   bool sent_before = false;      // what was fed before counts as what a client sent
   std::optional<std::pair<int64_t, int64_t>> forgotten;  // positions [begin, end)
   bool imported = false;                                 // all of the session came in a file
-};
-
-// SessionRecord::facts and Turn::facts: what a session has beside its tokens, and how its history
-// (TokenHistory) follows from them.
-struct LoggedFacts {
-  ConversationDigest fed;
-  ConversationDigest opening;  // Session::opening
-  bool has_text = false;
-  int32_t evictions = 0;
-  uint64_t arithmetic = 0;  // whose bits state_digest is of
-  int engram_capacity = 0;  // ModelInfo::engrams of the server; 0: nobody knows, or there are none
-  bool may_have_evicted = false;  // more than `evictions`
-  ForgottenRange forgotten;       // Session::forgotten
-  int64_t prompted = 0;           // FedTurn
-  bool fed_pending = false;
-  bool dropped_pending = false;
-  bool sent_before = false;
-
-  std::string Encode() const;
-  // DATA_LOSS where they are none.
-  static absl::StatusOr<LoggedFacts> Decode(absl::string_view facts);
 };
 
 // FAILED_PRECONDITION, NO_STORE: nothing of sessions is logged.

@@ -1,12 +1,10 @@
 #include "engine/sessions/session_manager.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
@@ -131,41 +129,6 @@ Session& SessionManager::Insert(Session session) {
     parking_.AddWithHost(inserted);
   }
   return inserted;
-}
-
-std::unique_ptr<Session> SessionManager::BeginEphemeral() {
-  auto session = std::make_unique<Session>(Make({}, absl::ZeroDuration()));
-  session->slot = pool_.Acquire().value();
-  ++ephemeral_slabs_;
-  return session;
-}
-
-std::vector<int> SessionManager::Reserve(int count) {
-  std::vector<int> slots;
-  for (int i = 0; i < count; ++i) slots.push_back(pool_.Acquire().value());
-  ephemeral_slabs_ += count;
-  return slots;
-}
-
-std::unique_ptr<Session> SessionManager::ForkEphemeral(const Session& parent, int reserved_slot) {
-  auto session = std::make_unique<Session>(parent);
-  session->key = {};
-  session->slot = reserved_slot;
-  pool_.Copy(parent.slot, reserved_slot, parent.fed_tokens);
-  return session;
-}
-
-void SessionManager::EndEphemeral(Session& session) {
-  if (session.slot < 0) return;
-  pool_.Release(session.slot);
-  session.slot = -1;
-  --ephemeral_slabs_;
-}
-
-void SessionManager::Unreserve(std::vector<int>& slots) {
-  for (const int slot : slots) pool_.Release(slot);
-  ephemeral_slabs_ -= static_cast<int>(slots.size());
-  slots.clear();
 }
 
 absl::Status SessionManager::CheckOwnerLimit(const std::string& owner) const {
@@ -447,59 +410,6 @@ SessionInfo SessionManager::Describe(const Session& session) const {
           .durability = options_.log == nullptr ? std::nullopt
                                                 : std::optional<Durability>(session.durability),
           .may_have_been_at = session.doubted_at};
-}
-
-void SessionManager::PublishGauges() {
-  if (options_.log != nullptr) {
-    const SessionTotals totals = options_.log->store().TotalsFor(options_.log->options().model);
-    const int64_t elsewhere = totals.all - totals.lost - totals.of_other_models - table_.size();
-    stats_.sessions_stored.Set(std::max<int64_t>(0, elsewhere));
-    stats_.sessions_lost.Set(totals.lost);
-    stats_.sessions_of_other_models.Set(totals.of_other_models);
-  }
-  stats_.slabs_used.Set(pool_.used_slots());
-  stats_.slabs_ephemeral.Set(ephemeral_slabs_);
-  stats_.sessions.Set(table_.size());
-  parking_.PublishGauges();
-  stats_.slab_copy_bytes.Add(pool_.copied_bytes() - stats_.slab_copy_bytes.value());
-}
-
-absl::Status SessionManager::CheckIntegrity(std::span<const int> held, int claims) const {
-  std::vector<int> owners(pool_.slots(), 0);
-  absl::Status misplaced;
-  table_.ForEach([&](const Session& session) {
-    if (session.slot >= 0) ++owners.at(session.slot);
-    if ((session.slot < 0) !=
-        (session.residence == Residence::kParked || session.residence == Residence::kStored)) {
-      misplaced = absl::InternalError(absl::StrCat("session \"", session.key.name, "\" has slab ",
-                                                   session.slot, " by mistake"));
-    }
-  });
-  MNEME_RETURN_IF_ERROR(misplaced);
-  for (const int slot : held) ++owners.at(slot);
-  for (int slot = 0; slot < pool_.slots(); ++slot) {
-    if (owners[slot] != (pool_.taken(slot) ? 1 : 0)) {
-      return absl::InternalError(absl::StrCat("slab ", slot, " is ",
-                                              pool_.taken(slot) ? "taken" : "free", " and has ",
-                                              owners[slot], " owners"));
-    }
-  }
-  if (static_cast<int>(held.size()) != ephemeral_slabs_) {
-    return absl::InternalError(
-        absl::StrCat(held.size(), " slabs are ephemeral, counted ", ephemeral_slabs_));
-  }
-  if (claims + commands_ != static_cast<int>(claimed_.size())) {
-    return absl::InternalError(absl::StrCat(claimed_.size(), " sessions are claimed by ", claims,
-                                            " requests and ", commands_, " commands"));
-  }
-  absl::Status busy;
-  table_.ForEach([&](const Session& session) {
-    if (session.busy != IsClaimed(session.key)) {
-      busy = absl::InternalError(absl::StrCat("session \"", session.key.name, "\" is ",
-                                              session.busy ? "busy" : "idle", " by mistake"));
-    }
-  });
-  return busy;
 }
 
 }  // namespace mneme

@@ -1,11 +1,15 @@
 // SessionManager: what time asks for: snapshots, parking of sessions that nobody uses, and
-// deletion; and what sessions take.
+// deletion; and its books: what sessions take, and whether each slab has one owner.
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/log_fields.h"
+#include "base/status_macros.h"
 #include "engine/sessions/session_manager.h"
 
 namespace mneme {
@@ -179,6 +183,59 @@ void SessionManager::PublishLag() {
     if (session.durability == Durability::kTurn) tokens += session.fed_tokens - session.snapshot;
   });
   stats_.snapshot_lag_tokens.Set(tokens);
+}
+
+void SessionManager::PublishGauges() {
+  if (options_.log != nullptr) {
+    const SessionTotals totals = options_.log->store().TotalsFor(options_.log->options().model);
+    const int64_t elsewhere = totals.all - totals.lost - totals.of_other_models - table_.size();
+    stats_.sessions_stored.Set(std::max<int64_t>(0, elsewhere));
+    stats_.sessions_lost.Set(totals.lost);
+    stats_.sessions_of_other_models.Set(totals.of_other_models);
+  }
+  stats_.slabs_used.Set(pool_.used_slots());
+  stats_.slabs_ephemeral.Set(ephemeral_slabs_);
+  stats_.sessions.Set(table_.size());
+  parking_.PublishGauges();
+  stats_.slab_copy_bytes.Add(pool_.copied_bytes() - stats_.slab_copy_bytes.value());
+}
+
+absl::Status SessionManager::CheckIntegrity(std::span<const int> held, int claims) const {
+  std::vector<int> owners(pool_.slots(), 0);
+  absl::Status misplaced;
+  table_.ForEach([&](const Session& session) {
+    if (session.slot >= 0) ++owners.at(session.slot);
+    if ((session.slot < 0) !=
+        (session.residence == Residence::kParked || session.residence == Residence::kStored)) {
+      misplaced = absl::InternalError(absl::StrCat("session \"", session.key.name, "\" has slab ",
+                                                   session.slot, " by mistake"));
+    }
+  });
+  MNEME_RETURN_IF_ERROR(misplaced);
+  for (const int slot : held) ++owners.at(slot);
+  for (int slot = 0; slot < pool_.slots(); ++slot) {
+    if (owners[slot] != (pool_.taken(slot) ? 1 : 0)) {
+      return absl::InternalError(absl::StrCat("slab ", slot, " is ",
+                                              pool_.taken(slot) ? "taken" : "free", " and has ",
+                                              owners[slot], " owners"));
+    }
+  }
+  if (static_cast<int>(held.size()) != ephemeral_slabs_) {
+    return absl::InternalError(
+        absl::StrCat(held.size(), " slabs are ephemeral, counted ", ephemeral_slabs_));
+  }
+  if (claims + commands_ != static_cast<int>(claimed_.size())) {
+    return absl::InternalError(absl::StrCat(claimed_.size(), " sessions are claimed by ", claims,
+                                            " requests and ", commands_, " commands"));
+  }
+  absl::Status busy;
+  table_.ForEach([&](const Session& session) {
+    if (session.busy != IsClaimed(session.key)) {
+      busy = absl::InternalError(absl::StrCat("session \"", session.key.name, "\" is ",
+                                              session.busy ? "busy" : "idle", " by mistake"));
+    }
+  });
+  return busy;
 }
 
 }  // namespace mneme

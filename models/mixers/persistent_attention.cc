@@ -131,7 +131,7 @@ void PersistentAttention::Attend(ForwardContext& ctx, const TensorView& x,
   RopeArgs rope = {
       .positions = ctx.row_index.token_positions, .frequencies = frequencies_, .interleaved = true};
   const TensorView query = ByHead(q, config_.heads), key = ByHead(k, config_.heads);
-  // What is read of a few tokens a row may be left as the product takes it.
+  // Answers to a few tokens a row may be left in the type that the product takes.
   TensorView read = ctx.TempForProducts({tokens, channels}, {out_.weights});
   AttentionArgs attention =
       context_.Args(ctx, query, key, ByHead(v, config_.heads), ByHead(read, config_.heads));

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "engine/engine_loop.h"
-#include "engine/sessions/session_log.h"
+#include "engine/sessions/logged_facts.h"
 #include "engine/status_payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

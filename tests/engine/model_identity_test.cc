@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine.h"
-#include "engine/sessions/session_log.h"
+#include "engine/sessions/logged_facts.h"
 #include "gtest/gtest.h"
 #include "tests/engine/session_storage.h"
 #include "tests/store/store_testing.h"

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "kernels/state_row.h"
 #include "tests/kernels/delta_rule_problem.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 
 namespace mneme {
@@ -19,10 +20,11 @@ namespace {
 // does not make an error larger, so in norm that much may come of it; chance makes it a tenth.
 constexpr double kDeltaChunkBound = 8 * 0x1p-11;
 
-class CudaDeltaChunkTest : public testing::Test {
+class CudaDeltaChunkTest : public CudaTest {
  protected:
   void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
+    CudaTest::SetUp();
+    if (IsSkipped()) return;
     backend_ = MakeCuda(DType::kBF16);
   }
 

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/kernels/delta_memory_pass_problem.h"
 #include "tests/support/backends.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 
 namespace mneme {
@@ -22,13 +23,10 @@ namespace {
 // last digits: a few numbers are rounded the other way.
 constexpr double kPassBound = 0x1p-11;
 
-class CudaDeltaMemoryPassTest : public testing::Test {
+class CudaDeltaMemoryPassTest : public CudaTest {
  protected:
   static constexpr int kSlots = 6, kMemories = 3;
 
-  void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-  }
   static std::unique_ptr<Backend> Make(const BackendOptions& options) {
     absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
     CHECK(backend.ok()) << backend.status();

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 #include "tests/support/segments.h"
@@ -269,10 +270,11 @@ StepsResult RunSteps(const LayerProblem& p, Backend& backend, Way way, bool whol
   return result;
 }
 
-class CudaDeltaMixerStepTest : public testing::Test {
+class CudaDeltaMixerStepTest : public CudaTest {
  protected:
   void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
+    CudaTest::SetUp();
+    if (IsSkipped()) return;
     if (!HasHopperKernels()) GTEST_SKIP() << "only Hopper has these operations";
   }
 

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 #include "tests/support/workbench.h"
@@ -61,12 +62,8 @@ struct Numbers {
   std::vector<std::vector<double>> matrices, biases;
 };
 
-class CudaLayerNormStepTest : public testing::Test {
+class CudaLayerNormStepTest : public CudaTest {
  protected:
-  void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-  }
-
   static StepNorm NormOf(Workbench& bench, const Sizes& sizes, const Numbers& numbers) {
     return {.weight = bench.Floats(numbers.norm, {sizes.dim}),
             .bias = sizes.biases && sizes.centred ? bench.Floats(numbers.norm_bias, {sizes.dim})

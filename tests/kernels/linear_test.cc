@@ -1,12 +1,15 @@
 // The matrix product: close to float64 within the rounding of one sum per output, and the same bits
 // whatever else is computed with it.
 #include <cmath>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/recurrent_steps.h"
+#include "tests/kernels/linear_problem.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -15,66 +18,6 @@
 
 namespace mneme {
 namespace {
-
-constexpr DType kWeightTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
-
-struct LinearProblem {
-  LinearProblem(uint64_t seed, int rows, int in_features, int out_features, DType dtype)
-      : rows(rows), in_features(in_features), out_features(out_features), dtype(dtype) {
-    SeededRandom random(seed);
-    x = random.NormalValues(static_cast<int64_t>(rows) * in_features);
-    w = random.NormalValues(static_cast<int64_t>(out_features) * in_features,
-                            1 / std::sqrt(in_features), dtype);
-    y = random.NormalValues(static_cast<int64_t>(rows) * out_features);
-  }
-
-  // The product of rows [first, first + count).
-  std::vector<double> Run(Backend& backend, int first, int count, bool accumulate = false) const {
-    Workbench bench(backend);
-    const PackedMatrix weights[] = {bench.Pack(w, out_features, in_features, dtype)};
-    LinearArgs args;
-    args.x = bench.Activations(Rows(x, in_features, first, count), {count, in_features});
-    args.weights = weights;
-    args.y = accumulate
-                 ? bench.Activations(Rows(y, out_features, first, count), {count, out_features})
-                 : bench.NewActivations({count, out_features});
-    args.accumulate = accumulate;
-    bench.kernels().Linear({&args, 1});
-    return bench.Read(args.y);
-  }
-  std::vector<double> Run(Backend& backend, bool accumulate = false) const {
-    return Run(backend, 0, rows, accumulate);
-  }
-
-  // sum |w x| per output: what the error of a sum scales with.
-  std::vector<double> Scale() const {
-    std::vector<double> scale;
-    for (int r = 0; r < rows; ++r) {
-      for (int o = 0; o < out_features; ++o) {
-        double sum = 0;
-        for (int i = 0; i < in_features; ++i) {
-          sum += std::abs(x[r * in_features + i] * w[o * in_features + i]);
-        }
-        scale.push_back(sum);
-      }
-    }
-    return scale;
-  }
-  std::vector<double> Bound(double relative) const {
-    std::vector<double> bound = Scale();
-    for (double& value : bound) value *= relative;
-    return bound;
-  }
-
-  static std::vector<double> Rows(const std::vector<double>& values, int width, int first,
-                                  int count) {
-    return {values.begin() + first * width, values.begin() + (first + count) * width};
-  }
-
-  int rows, in_features, out_features;
-  DType dtype;
-  std::vector<double> x, w, y;
-};
 
 class LinearTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
@@ -221,12 +164,6 @@ TEST_P(LinearTest, NoRowsAreNoWork) {
   EXPECT_TRUE(p.Run(*backend_).empty());
 }
 
-// Relative to sum |w x| per output, whatever rows, shape and dtype of the weights.
-double RelativeBound(DType compute_dtype, int in_features) {
-  const double sum = SumError(in_features);
-  return compute_dtype == DType::kF32 ? sum : kUnitBF16 + (1 + kUnitBF16) * sum;
-}
-
 // Sizes at which backends may go over to other algorithms.
 TEST_P(LinearTest, ManyRowsStayWithinTheirBounds) {
   struct Case {
@@ -262,8 +199,8 @@ TEST_P(LinearTest, WideOutputsStayWithinTheirBounds) {
   }
 }
 
-// Of as many rows, what is added to what is there: short sums, and long ones, which may be taken in
-// parts.
+// Products of as many rows that are added to what is there: short sums, and long ones, which may be
+// taken in parts.
 TEST_P(LinearTest, RowsOfAStepAddWithinTheirBounds) {
   const std::unique_ptr<Backend> backend = GetParam().Make(2, DType::kBF16);
   uint64_t seed = 290;
@@ -280,188 +217,6 @@ TEST_P(LinearTest, RowsOfAStepAddWithinTheirBounds) {
           << "seed " << seed << ", " << rows << " rows of " << in_features;
     }
   }
-}
-
-// Entries of several groups; some groups are empty, rows repeat and come in any order.
-struct GroupedProblem {
-  GroupedProblem(uint64_t seed, int in_features, int out_features, DType dtype,
-                 std::vector<int> sizes)
-      : in_features(in_features), out_features(out_features), dtype(dtype) {
-    SeededRandom random(seed);
-    x = random.NormalValues(static_cast<int64_t>(kRows) * in_features);
-    offsets = {0};
-    for (const int size : sizes) {
-      offsets.push_back(offsets.back() + size);
-      weights.push_back(random.NormalValues(static_cast<int64_t>(out_features) * in_features,
-                                            1 / std::sqrt(in_features), dtype));
-    }
-    for (int e = 0; e < offsets.back(); ++e) entry_rows.push_back(random.Int(0, kRows - 1));
-    y = random.NormalValues(static_cast<int64_t>(offsets.back()) * out_features);
-  }
-
-  std::vector<double> Run(Backend& backend, bool accumulate = false) const {
-    Workbench bench(backend);
-    std::vector<PackedMatrix> packed;
-    for (const auto& w : weights) packed.push_back(bench.Pack(w, out_features, in_features, dtype));
-    LinearArgs args;
-    args.x = bench.Activations(x, {static_cast<int64_t>(x.size()) / in_features, in_features});
-    args.weights = packed;
-    if (!entry_rows.empty()) args.entry_rows = bench.Ints(entry_rows);
-    args.group_offsets = bench.Ints(offsets);
-    const Shape shape = {offsets.back(), out_features};
-    args.y = accumulate ? bench.Activations(y, shape) : bench.NewActivations(shape);
-    args.accumulate = accumulate;
-    bench.kernels().Linear({&args, 1});
-    return bench.Read(args.y);
-  }
-
-  // The same, one ungrouped product per entry.
-  std::vector<double> RunOneByOne(Backend& backend, bool accumulate = false) const {
-    std::vector<double> result;
-    for (size_t g = 0; g < weights.size(); ++g) {
-      for (int e = offsets[g]; e < offsets[g + 1]; ++e) {
-        LinearProblem p(0, 1, in_features, out_features, dtype);
-        p.x = LinearProblem::Rows(x, in_features, entry_rows[e], 1);
-        p.w = weights[g];
-        p.y = LinearProblem::Rows(y, out_features, e, 1);
-        const std::vector<double> row = p.Run(backend, accumulate);
-        result.insert(result.end(), row.begin(), row.end());
-      }
-    }
-    return result;
-  }
-
-  std::vector<double> Bound() const { return Bound(SumError(in_features)); }
-  std::vector<double> Bound(double relative) const {
-    std::vector<double> bound;
-    for (size_t g = 0; g < weights.size(); ++g) {
-      for (int e = offsets[g]; e < offsets[g + 1]; ++e) {
-        LinearProblem p(0, 1, in_features, out_features, dtype);
-        p.x = LinearProblem::Rows(x, in_features, entry_rows[e], 1);
-        p.w = weights[g];
-        const std::vector<double> row = p.Bound(relative);
-        bound.insert(bound.end(), row.begin(), row.end());
-      }
-    }
-    return bound;
-  }
-
-  static constexpr int kRows = 23;
-  int in_features, out_features;
-  DType dtype;
-  std::vector<double> x, y;
-  std::vector<std::vector<double>> weights;
-  std::vector<int> offsets, entry_rows;
-};
-
-TEST_P(LinearTest, GroupedMatchesReference) {
-  uint64_t seed = 300;
-  for (const DType dtype : kWeightTypes) {
-    for (const int in_features : {17, 96}) {
-      const GroupedProblem p(++seed, in_features, 29, dtype, {3, 0, 1, 40, 0});
-      EXPECT_THAT(p.Run(*backend_), IsWithin(p.Bound(), p.Run(*reference_)))
-          << "seed " << seed << " " << Name(dtype);
-    }
-  }
-}
-
-TEST_P(LinearTest, BigGroupsStayWithinTheirBounds) {
-  uint64_t seed = 320;
-  for (const DType compute : {DType::kF32, DType::kBF16}) {
-    const std::unique_ptr<Backend> backend = GetParam().Make(2, compute);
-    for (const DType dtype : kWeightTypes) {
-      for (const int in_features : {72, 99}) {
-        const GroupedProblem p(++seed, in_features, 130, dtype, {0, 200, 3, 70, 0, 0, 129});
-        EXPECT_THAT(p.Run(*backend),
-                    IsWithin(p.Bound(RelativeBound(compute, in_features)), p.Run(*reference_)))
-            << "seed " << seed << " " << Name(dtype) << ", compute " << Name(compute);
-      }
-    }
-  }
-}
-
-TEST_P(LinearTest, GroupingChangesNoBit) {
-  if (!GetParam().bit_exact()) GTEST_SKIP() << "sums in an order that depends on the size";
-  for (const DType compute : {DType::kF32, DType::kBF16}) {
-    const std::unique_ptr<Backend> backend = GetParam().Make(2, compute);
-    for (const DType dtype : kWeightTypes) {
-      for (const bool accumulate : {false, true}) {
-        const GroupedProblem p(21, 99, 31, dtype, {0, 2, 35, 1, 0, 9});
-        EXPECT_THAT(p.Run(*backend, accumulate), HasSameBits(p.RunOneByOne(*backend, accumulate)))
-            << Name(dtype) << ", compute " << Name(compute) << (accumulate ? " accumulate" : "");
-      }
-    }
-  }
-}
-
-TEST_P(LinearTest, GroupsWithoutRowsReadEachEntrysOwn) {
-  for (const std::vector<int>& sizes : {std::vector{2, 0, 35, 1, 0, 9}, {200, 3, 70}}) {
-    const GroupedProblem listed(23, 96, 40, DType::kBF16, sizes);
-    GroupedProblem own = listed;
-    own.entry_rows.clear();
-    own.x.clear();
-    for (const int row : listed.entry_rows) {
-      const auto x = LinearProblem::Rows(listed.x, 96, row, 1);
-      own.x.insert(own.x.end(), x.begin(), x.end());
-    }
-    const std::vector<double> want = listed.Run(*backend_), got = own.Run(*backend_);
-    EXPECT_THAT(got, IsWithin(listed.Bound(), listed.Run(*reference_)));
-    if (GetParam().bit_exact()) {
-      EXPECT_THAT(got, HasSameBits(want));
-    }
-  }
-}
-
-// One of each group, whatever way the product takes; of more groups than a launch has, too.
-TEST_P(LinearTest, BiasesAreAddedToEveryOutput) {
-  uint64_t seed = 350;
-  for (const DType compute : {DType::kF32, DType::kBF16}) {
-    const std::unique_ptr<Backend> backend = GetParam().Make(2, compute);
-    for (const DType dtype : kWeightTypes) {
-      for (const std::vector<int>& sizes :
-           {std::vector{1}, {2}, {5}, {40}, {300}, {2, 0, 35}, {0, 200, 3}, std::vector(70, 1)}) {
-        for (const bool accumulate : {false, true}) {
-          const int in = 64, out = 40;
-          SCOPED_TRACE(std::to_string(sizes[0]) + " entries first, " + Name(dtype) + ", compute " +
-                       Name(compute) + (accumulate ? ", accumulate" : ""));
-          SeededRandom random(++seed);
-          Workbench bench(*backend);
-          std::vector<PackedMatrix> weights;
-          std::vector<int> offsets = {0};
-          for (const int size : sizes) {
-            weights.push_back(
-                bench.Pack(random.NormalValues(out * in, 0.1, dtype), out, in, dtype));
-            offsets.push_back(offsets.back() + size);
-          }
-          const int entries = offsets.back();
-          const std::vector<double> y = random.NormalValues(int64_t{entries} * out);
-          const TensorView bias =
-              bench.Floats(random.NormalValues(static_cast<int64_t>(sizes.size()) * out),
-                           {static_cast<int64_t>(sizes.size()), out});
-          LinearArgs args;
-          args.x = bench.Activations(random.NormalValues(int64_t{entries} * in), {entries, in});
-          args.weights = weights;
-          if (sizes.size() > 1) args.group_offsets = bench.Ints(offsets);
-          args.accumulate = accumulate;
-          LinearArgs without = args;
-          args.y = bench.Activations(y, {entries, out});
-          without.y = bench.Activations(y, {entries, out});
-          args.bias = bias;
-          bench.kernels().Linear({&args, 1});
-          bench.kernels().Linear({&without, 1});
-          bench.kernels().AddBias(
-              {.bias = bias, .group_offsets = args.group_offsets, .y = without.y});
-          // Three numbers are added up, in one order or another.
-          EXPECT_LE(RelativeError(bench.Read(args.y), bench.Read(without.y)), 0x1p-22);
-        }
-      }
-    }
-  }
-}
-
-TEST_P(LinearTest, AllGroupsMayBeEmpty) {
-  const GroupedProblem p(22, 33, 8, DType::kBF16, {0, 0, 0});
-  EXPECT_TRUE(p.Run(*backend_).empty());
 }
 
 TEST_P(LinearTest, ProductsInOneCallEqualThoseOfSeparateCalls) {

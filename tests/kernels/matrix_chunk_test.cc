@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/kernels/matrix_memory_problem.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 
 namespace mneme {
@@ -41,10 +42,11 @@ std::vector<ChunkRule> ChunkedRules() {
   return rules;
 }
 
-class CudaMatrixChunkTest : public testing::Test {
+class CudaMatrixChunkTest : public CudaTest {
  protected:
   void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
+    CudaTest::SetUp();
+    if (IsSkipped()) return;
     if (!HasHopperKernels()) GTEST_SKIP() << "only Hopper has these kernels";
     backend_ = MakeCuda(DType::kBF16);
   }

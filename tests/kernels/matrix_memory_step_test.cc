@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/support/backends.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 #include "tests/support/segments.h"
@@ -341,12 +342,7 @@ class MatrixStepProblem {
   std::vector<double> frequencies_, states_;
 };
 
-class CudaMatrixMemoryStepTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-  }
-};
+class CudaMatrixMemoryStepTest : public CudaTest {};
 
 // Errors are relative in norm: a sum of 512 terms at the most, and functions of a few ulp.
 constexpr double kMatrixStepBound = 1e-5;

@@ -10,6 +10,7 @@
 #include "kernels/reference/reference_backend.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 #include "tests/support/workbench.h"
@@ -20,12 +21,7 @@ namespace {
 // Relative in norm: sums of some hundred terms, and functions of a few ulp.
 constexpr double kOutputBound = 1e-5;
 
-class CudaNeuralMemoryOutputTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-  }
-};
+class CudaNeuralMemoryOutputTest : public CudaTest {};
 
 // A memory's answer on its way out: of 5 tokens, of which one is no entry of the memory's.
 struct NeuralOutputProblem {

@@ -13,6 +13,7 @@
 #include "kernels/reference/reference_backend.h"
 #include "tests/kernels/neural_memory_problem.h"
 #include "tests/support/backends.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 #include "tests/support/segments.h"
@@ -308,12 +309,7 @@ NeuralLayer OtherLayer() {
   return other;
 }
 
-class CudaNeuralMemoryStepTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-  }
-};
+class CudaNeuralMemoryStepTest : public CudaTest {};
 
 // Errors are relative in norm: sums of some hundred terms, and functions of a few ulp.
 constexpr double kNeuralStepBound = 1e-5;

@@ -1,5 +1,5 @@
-// What steps add to the residual stream behind a norm, on a GPU, against the operations that it
-// stands for in float64.
+// Additions to the residual stream behind a norm, on a GPU, against the operations that they stand
+// for in float64.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "kernels/layer_norm_step.h"
 #include "tests/support/backends.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 #include "tests/support/segments.h"
@@ -19,14 +20,16 @@ namespace {
 // f32 sums of up to a few thousand terms, of norms and products.
 constexpr double kExact = 2e-5;
 
-class CudaNormedRowsTest : public testing::Test {
+class CudaNormedRowsTest : public CudaTest {
  protected:
-  void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-  }
-
   std::unique_ptr<Backend> reference_ = MakeReference();
 };
+
+StepNorm RootMeanSquare(Workbench& bench, SeededRandom& random, int dim) {
+  return {.weight = bench.Floats(random.UniformValues(dim, 0.5, 1.5), {dim}),
+          .eps = 1e-3f,
+          .centred = false};
+}
 
 // hidden += convolution(RmsNorm(hidden)): the rows, then their windows. Row 1 is padding.
 struct Convolved {
@@ -39,9 +42,7 @@ Convolved Convolve(Backend& backend, int rows, int dim, int width, bool settled,
   const Shape shape{rows, dim};
   const TensorView hidden = bench.Activations(random.NormalValues(int64_t{rows} * dim), shape);
   const TensorView room = bench.NewActivations(shape), after = bench.NewActivations(shape);
-  const StepNorm norm = {.weight = bench.Floats(random.UniformValues(dim, 0.5, 1.5), {dim}),
-                         .eps = 1e-3f,
-                         .centred = false};
+  const StepNorm norm = RootMeanSquare(bench, random, dim);
   std::vector<SegmentSpec> specs;
   for (int row = 0; row < rows; ++row) {
     specs.push_back({.length = 1, .slot = row == 1 ? -1 : rows - row, .fresh = row == 2});
@@ -104,7 +105,7 @@ TEST_F(CudaNormedRowsTest, ConvolutionsAreOfTheirNorm) {
   EXPECT_FALSE(Convolve(*backend, 1, 8, 5, false, true).fused);
 }
 
-// What two normed factors add to the rows; nothing if it is not fused.
+// The rows with the product of two normed factors added; none if the backend does not fuse that.
 std::vector<double> Gated(Backend& backend, int rows, int dim, bool fused) {
   Workbench bench(backend);
   SeededRandom random(static_cast<uint64_t>(dim + rows));
@@ -114,9 +115,7 @@ std::vector<double> Gated(Backend& backend, int rows, int dim, bool fused) {
   for (const int f : {0, 1}) {
     args.factors[f] = {
         .x = bench.Activations(random.NormalValues(int64_t{rows} * dim, 1 + f), shape),
-        .norm = {.weight = bench.Floats(random.UniformValues(dim, 0.5, 1.5), {dim}),
-                 .eps = 1e-3f,
-                 .centred = false},
+        .norm = RootMeanSquare(bench, random, dim),
         .activation = f == 0 ? Activation::kSilu : Activation::kTanh};
   }
   if (fused) {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/support/backends.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 #include "tests/support/workbench.h"
@@ -23,10 +24,11 @@ std::vector<double> Rounded(std::vector<double> values) {
   return values;
 }
 
-class CudaProductDtypeTest : public testing::Test {
+class CudaProductDtypeTest : public CudaTest {
  protected:
   void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
+    CudaTest::SetUp();
+    if (IsSkipped()) return;
     backend_ = MakeCuda(DType::kBF16);
     bench_ = std::make_unique<Workbench>(*backend_);
   }

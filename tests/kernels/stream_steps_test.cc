@@ -13,6 +13,7 @@
 #include "tests/kernels/neural_memory_problem.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 #include "tests/support/segments.h"
@@ -24,10 +25,11 @@ namespace {
 using Values = std::vector<double>;
 using Kind = StreamMixing::Kind;
 
-class CudaStreamStepsTest : public testing::Test {
+class CudaStreamStepsTest : public CudaTest {
  protected:
   void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
+    CudaTest::SetUp();
+    if (IsSkipped()) return;
     backend_ = AvailableBackends()[0].Make(2, DType::kBF16);
   }
   std::unique_ptr<Backend> backend_;
@@ -345,7 +347,7 @@ TurnedResult RunTurned(Backend& backend, const AttentionProblem& p, bool mixes, 
     prefix_keys = activations({dims.prefix, heads, dim});
     prefix_values = activations({dims.prefix, heads, dim});
   }
-  // What few tokens a row read may be rounded.
+  // Answers to a few tokens a row may be rounded.
   const bool rounds = fuse && (longest == 1 || tokens <= 2 * static_cast<int64_t>(p.rows.size()));
   const TensorView out = rounds ? bench.Values(Values(static_cast<size_t>(tokens * heads * dim)),
                                                {tokens, heads, dim}, DType::kBF16)

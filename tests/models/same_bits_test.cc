@@ -13,6 +13,7 @@
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
+#include "tests/support/cuda_test.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 
@@ -54,12 +55,8 @@ std::vector<Setting> Settings() {
           {"tiny gated deltanet, rounded products", gdn, DType::kBF16, false}};
 }
 
-class CudaSameBitsTest : public testing::Test {
+class CudaSameBitsTest : public CudaTest {
  protected:
-  void SetUp() override {
-    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-  }
-
   // Sessions that have each read a prompt of their own, alone.
   std::unique_ptr<ModelDriver> Start(const Setting& setting) {
     MakeFolder(setting.spec, folder_);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention/problem.cuh"
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/attention_tiles.cuh"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/lane_attention.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/rope.cuh"
@@ -20,7 +21,7 @@ namespace {
 
 constexpr int kWarpsAlone = 4;  // of a block whose warps have a head each
 constexpr int kMostFresh = 16;  // tokens of a row, of which each makes the keys of those before it
-// What is asked for ahead has to find room in the L2 cache beside what others ask for.
+// Bytes asked for ahead have to find room in the L2 cache beside what others ask for.
 constexpr int64_t kMostAhead = int64_t{24} << 20;
 constexpr int kLeastAhead = 32;  // keys
 
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
   const int dim = p.key_dim;
   const int64_t of_head = int64_t{head} * dim + own;
   const int64_t of_token = int64_t{token} * p.heads * dim + of_head;
-  // What is the token's row if every row has one is on its way at once.
+  // Loads begin at once from the row that is the token's if every row has one.
   int row = min(token, p.rows - 1), row_token = p.row_offsets[row], slot = p.slots[row];
   int64_t row_begin = p.positions[row];
   if (row_token != token || p.row_offsets[row + 1] <= token) {
@@ -392,9 +393,9 @@ bool TurnedAttention(Device& device, const TurnedAttentionArgs& args) {
   if (!makes_own) {
     const int64_t fours = tokens * heads * dim / 4;
     LaunchOverlapping(device, "Turn", by_heads ? TurnKernel<true> : TurnKernel<false>,
-                      static_cast<int>((fours + kThreads - 1) / kThreads), kThreads, 0, 1, p, turn,
-                      attention.q.as<float>(), attention.k.as<float>(), attention.v.as<float>(),
-                      fours, static_cast<int>(heads * dim / 4));
+                      BlocksFor(fours, kThreads), kThreads, 0, 1, p, turn, attention.q.as<float>(),
+                      attention.k.as<float>(), attention.v.as<float>(), fours,
+                      static_cast<int>(heads * dim / 4));
     if (!by_heads) {
       Attention(device, attention);
       return true;

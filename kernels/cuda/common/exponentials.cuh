@@ -1,4 +1,4 @@
-// What weights of attention and decays are made with.
+// Exponentials, of which weights of attention and decays are made.
 #pragma once
 
 #include "kernels/cuda/common/device_utils.cuh"

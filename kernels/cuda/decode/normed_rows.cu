@@ -1,4 +1,4 @@
-// What steps add to the residual stream element by element, with the norms in front of it: a block
+// Additions to the residual stream element by element, with the norms in front of them: a block
 // takes a row, a thread a few times four elements of it.
 #include <cstdint>
 

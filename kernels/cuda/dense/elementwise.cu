@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/activation.cuh"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -271,7 +272,6 @@ __global__ void BanTokensKernel(float* logits, int64_t vocab, const int32_t* tok
 }
 
 constexpr int kThreads = 256;
-int64_t BlocksFor(int64_t threads) { return (threads + kThreads - 1) / kThreads; }
 
 }  // namespace
 
@@ -321,7 +321,7 @@ void BanTokens(Device& device, const BanTokensArgs& args) {
   CHECK(args.logits.dtype == DType::kF32);
   const int64_t rows = args.logits.shape[0], count = args.tokens.shape[0];
   if (rows == 0 || count == 0) return;
-  const dim3 blocks(static_cast<unsigned>(rows), static_cast<unsigned>(BlocksFor(count)));
+  const dim3 blocks(static_cast<unsigned>(rows), static_cast<unsigned>(BlocksFor(count, kThreads)));
   BanTokensKernel<<<blocks, kThreads, 0, device.stream()>>>(
       args.logits.as<float>(), args.logits.shape[1], args.tokens.as<const int32_t>(),
       static_cast<int>(count));
@@ -367,7 +367,7 @@ void SwiGlu(Device& device, const SwiGluArgs& args) {
   if (n == 0) return;
   const int64_t fours = InFours(4, args.gate, args.up, args.y) ? n / 4 : 0;
   const auto launch = [&](auto kernel, auto* y) {
-    LaunchOverlapping(device, "SwiGlu", kernel, static_cast<int>(BlocksFor(fours + n - 4 * fours)),
+    LaunchOverlapping(device, "SwiGlu", kernel, BlocksFor(fours + n - 4 * fours, kThreads),
                       kThreads, 0, 1, args.gate.as<const float>(), args.up.as<const float>(), y,
                       fours, n);
   };
@@ -381,7 +381,7 @@ void SwiGlu(Device& device, const SwiGluArgs& args) {
 void DeltaGates(Device& device, const DeltaGatesArgs& args) {
   const int64_t n = args.log_decay.shape.elements();
   if (n == 0) return;
-  DeltaGatesKernel<<<BlocksFor(n), kThreads, 0, device.stream()>>>(
+  DeltaGatesKernel<<<BlocksFor(n, kThreads), kThreads, 0, device.stream()>>>(
       args.a.as<const float>(), args.b.as<const float>(), args.a_log.as<const float>(),
       args.dt_bias.as<const float>(), args.entry_rows.as<const int32_t>(), args.beta_scale, n,
       static_cast<int>(args.a.shape[1]), args.log_decay.as<float>(), args.beta.as<float>());

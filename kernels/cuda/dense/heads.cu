@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/log.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/exponentials.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -107,8 +108,8 @@ void Launch(Device& device, const char* name, void (*kernel)(Parameters...), con
   CHECK(x.dtype == DType::kF32) << name;
   const int64_t rows = x.shape[0] * x.shape[1];
   if (rows == 0 || x.shape[2] == 0) return;
-  LaunchOverlapping(device, name, kernel, static_cast<int>((rows + kWarps - 1) / kWarps), kThreads,
-                    0, 1, x.as<const float>(), arguments...);
+  LaunchOverlapping(device, name, kernel, BlocksFor(rows, kWarps), kThreads, 0, 1,
+                    x.as<const float>(), arguments...);
 }
 int64_t RowsOf(const TensorView& x) { return x.shape[0] * x.shape[1]; }
 int DimOf(const TensorView& x) { return static_cast<int>(x.shape[2]); }

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/activation.cuh"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/dense/dense.h"
@@ -12,7 +13,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxActivations = 4;  // in one launch
-int64_t BlocksFor(int64_t threads) { return (threads + kThreads - 1) / kThreads; }
 
 // One block per entry; those behind the last group have none.
 __global__ void AddBiasKernel(const float* bias, const int32_t* group_offsets, int groups, int dim,
@@ -120,7 +120,7 @@ void LaunchActivations(Device& device, std::span<const ActivateArgs> activations
          .rounded_x = IsRounded(args.x),
          .rounded_y = IsRounded(args.y),
          .blocks_end = 0};
-    blocks += BlocksFor(a.items);
+    blocks += BlocksFor(a.items, kThreads);
     a.blocks_end = blocks;
     if (++count == kMaxActivations) flush();
   }
@@ -197,14 +197,14 @@ void Multiply(Device& device, const MultiplyArgs& args) {
   if (n == 0) return;
   CHECK(args.y.dtype == DType::kF32);
   if (const int64_t of_factor = args.y.shape[1] / args.b.shape[1]; of_factor > 1) {
-    LaunchOverlapping(device, "Multiply", MultiplyHeadsKernel, static_cast<int>(BlocksFor(n)),
-                      kThreads, 0, 1, args.a.as<const float>(), args.b.as<const float>(),
-                      args.y.as<float>(), n, static_cast<int>(of_factor), args.accumulate);
+    LaunchOverlapping(device, "Multiply", MultiplyHeadsKernel, BlocksFor(n, kThreads), kThreads, 0,
+                      1, args.a.as<const float>(), args.b.as<const float>(), args.y.as<float>(), n,
+                      static_cast<int>(of_factor), args.accumulate);
     return;
   }
   const int64_t fours = InFours(4, args.a, args.b, args.y) ? n / 4 : 0;
   const auto kernel = args.accumulate ? MultiplyKernel<true> : MultiplyKernel<false>;
-  LaunchOverlapping(device, "Multiply", kernel, static_cast<int>(BlocksFor(fours + n - 4 * fours)),
+  LaunchOverlapping(device, "Multiply", kernel, BlocksFor(fours + n - 4 * fours, kThreads),
                     kThreads, 0, 1, args.a.as<const float>(), args.b.as<const float>(),
                     args.y.as<float>(), fours, n);
 }

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "base/log.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/rope.cuh"
 #include "kernels/cuda/dense/dense.h"
@@ -48,8 +49,8 @@ void Rope(Device& device, const RopeArgs& args) {
   const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], half = args.x.shape[2] / 2;
   const int64_t groups = (heads + kHeads - 1) / kHeads, items = tokens * groups * half;
   if (items == 0) return;
-  LaunchOverlapping(device, "Rope", RopeKernel, static_cast<int>((items + kThreads - 1) / kThreads),
-                    kThreads, 0, 1, args.x.as<const float>(), args.positions.as<const int64_t>(),
+  LaunchOverlapping(device, "Rope", RopeKernel, BlocksFor(items, kThreads), kThreads, 0, 1,
+                    args.x.as<const float>(), args.positions.as<const int64_t>(),
                     args.frequencies.as<const float>(), args.frequencies.shape.rank == 2,
                     args.period, items, static_cast<int>(heads), static_cast<int>(groups),
                     static_cast<int>(half), args.interleaved, args.y.as<float>());

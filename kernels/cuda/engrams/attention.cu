@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/row_at.cuh"
@@ -379,9 +380,8 @@ void EngramAttention(Device& device, const EngramAttentionArgs& args) {
 void AddFrom(Device& device, const AddFromArgs& args) {
   const int64_t numbers = args.x.shape.elements();
   if (numbers == 0) return;
-  LaunchOverlapping(device, "AddFrom", AddFromKernel,
-                    static_cast<int>((numbers + kAddThreads - 1) / kAddThreads), kAddThreads, 0, 1,
-                    args.x.as<const float>(), args.positions.as<const int64_t>(), args.first,
+  LaunchOverlapping(device, "AddFrom", AddFromKernel, BlocksFor(numbers, kAddThreads), kAddThreads,
+                    0, 1, args.x.as<const float>(), args.positions.as<const int64_t>(), args.first,
                     numbers, static_cast<int>(args.x.shape[1]), args.y.as<float>());
 }
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "base/log.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/engrams/engrams.h"
 #include "kernels/cuda/engrams/order.cuh"
@@ -225,8 +226,8 @@ void EncodeTokens(Device& device, const EncodeTokensArgs& args) {
     return;
   }
   const int64_t warps = int64_t{problem.rows} * problem.working;
-  LaunchOverlapping(device, "EncodeTokens", EncodeKernel,
-                    static_cast<int>((warps + kWarps - 1) / kWarps), kThreads, 0, 1, problem);
+  LaunchOverlapping(device, "EncodeTokens", EncodeKernel, BlocksFor(warps, kWarps), kThreads, 0, 1,
+                    problem);
 }
 
 void ReadEncoder(Device& device, const ReadEncoderArgs& args) {

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kMostPieces, 2) RowKernel(const __grid_constan
 #pragma unroll
   for (float& s : scale) s = 1;
   if (has && p.norm != nullptr) LoadActivations<kPiece>(p.norm + piece * kPiece, scale);
-  // What this thread ends with.
+  // The output that this thread writes in the end.
   const int of_row = thread / kRows, row = thread % kRows;
   const bool ends = of_row < count;
   const auto bias_of = [&](const float* biases) {

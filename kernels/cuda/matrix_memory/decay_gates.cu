@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "base/log.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/matrix_memory/decay_gates.cuh"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
@@ -49,8 +50,8 @@ void DecayGates(Device& device, const DecayGatesArgs& args) {
                                 .complement = args.complement.as<float>(),
                                 .items = items,
                                 .row = static_cast<int>(args.x.shape[1] * args.x.shape[2])};
-  LaunchOverlapping(device, "DecayGates", DecayGatesKernel,
-                    static_cast<int>((items + kThreads - 1) / kThreads), kThreads, 0, 1, problem);
+  LaunchOverlapping(device, "DecayGates", DecayGatesKernel, BlocksFor(items, kThreads), kThreads, 0,
+                    1, problem);
 }
 
 }  // namespace mneme::cuda::matrix_memory

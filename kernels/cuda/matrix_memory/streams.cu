@@ -5,6 +5,7 @@
 #include <span>
 #include <variant>
 
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/rope.cuh"
 #include "kernels/cuda/common/segments.cuh"
@@ -307,8 +308,8 @@ bool LaunchStreams(Device& device, std::span<const MemoryStream> streams, const 
     const auto kernel = dim <= kLaneSpan       ? StreamsKernel<1>
                         : dim <= 2 * kLaneSpan ? StreamsKernel<2>
                                                : StreamsKernel<kMaxSpans>;
-    LaunchOverlapping(device, "streams of a decode step", kernel,
-                      static_cast<int>((warps + kWarps - 1) / kWarps), kThreads, 0, 1, p);
+    LaunchOverlapping(device, "streams of a decode step", kernel, BlocksFor(warps, kWarps),
+                      kThreads, 0, 1, p);
   }
   return true;
 }

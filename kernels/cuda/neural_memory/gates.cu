@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/segments.cuh"
@@ -149,10 +150,10 @@ ChunkTurn TurnsOf(const Device& device, const TensorView& x, const TensorView& p
 void KeepGate(Device& device, const KeepGateArgs& args) {
   const int64_t items = args.x.shape.elements();
   if (items == 0) return;
-  LaunchOverlapping(
-      device, "KeepGate", KeepGateKernel, static_cast<int>((items + kThreads - 1) / kThreads),
-      kThreads, 0, 1, args.x.as<const float>(), args.a_log.as<const float>(),
-      args.dt_bias.as<const float>(), items, static_cast<int>(args.x.shape[1]), args.y.as<float>());
+  LaunchOverlapping(device, "KeepGate", KeepGateKernel, BlocksFor(items, kThreads), kThreads, 0, 1,
+                    args.x.as<const float>(), args.a_log.as<const float>(),
+                    args.dt_bias.as<const float>(), items, static_cast<int>(args.x.shape[1]),
+                    args.y.as<float>());
 }
 
 void ChunkMean(Device& device, const ChunkMeanArgs& args) {

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "base/log.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -10,8 +11,6 @@
 
 namespace mneme::cuda::residual_streams {
 namespace {
-
-int BlocksFor(int64_t items) { return static_cast<int>((items + kThreads - 1) / kThreads); }
 
 // --- Elements by themselves ----------------------------------------------------------------------
 
@@ -179,7 +178,7 @@ void ExpandStreams(Device& device, const ExpandStreamsArgs& args) {
   const int64_t n = args.y.shape.elements();
   if (n == 0) return;
   CHECK(args.y.dtype == DType::kF32) << "ExpandStreams";
-  LaunchOverlapping(device, "ExpandStreams", ExpandKernel, BlocksFor(n), kThreads, 0, 1,
+  LaunchOverlapping(device, "ExpandStreams", ExpandKernel, BlocksFor(n, kThreads), kThreads, 0, 1,
                     args.x.as<const float>(), args.embedding.as<const float>(), args.y.as<float>(),
                     n, static_cast<int>(args.y.shape[2]), args.y.shape[1] * args.y.shape[2]);
 }
@@ -204,7 +203,7 @@ void WriteStreams(Device& device, const WriteStreamsArgs& args) {
   const int64_t n = args.y.shape.elements();
   if (n == 0) return;
   CHECK(args.y.dtype == DType::kF32) << "WriteStreams";
-  LaunchOverlapping(device, "WriteStreams", WriteKernel, BlocksFor(n), kThreads, 0, 1,
+  LaunchOverlapping(device, "WriteStreams", WriteKernel, BlocksFor(n, kThreads), kThreads, 0, 1,
                     args.x.as<const float>(), args.post.as<const float>(), args.y.as<float>(), n,
                     static_cast<int>(args.y.shape[2]), args.y.shape[1] * args.y.shape[2]);
 }
@@ -213,7 +212,7 @@ void SumStreams(Device& device, const SumStreamsArgs& args) {
   const int64_t n = args.y.shape.elements();
   if (n == 0) return;
   CHECK(args.y.dtype == DType::kF32) << "SumStreams";
-  LaunchOverlapping(device, "SumStreams", SumKernel, BlocksFor(n), kThreads, 0, 1,
+  LaunchOverlapping(device, "SumStreams", SumKernel, BlocksFor(n, kThreads), kThreads, 0, 1,
                     args.x.as<const float>(), args.y.as<float>(), n,
                     static_cast<int>(args.x.shape[2]), static_cast<int>(args.x.shape[1]));
 }
@@ -222,7 +221,7 @@ void MixViews(Device& device, const MixViewsArgs& args) {
   const int64_t n = args.y.shape.elements();
   if (n == 0) return;
   CHECK(args.y.dtype == DType::kF32) << "MixViews";
-  LaunchOverlapping(device, "MixViews", MixViewsKernel, BlocksFor(n), kThreads, 0, 1,
+  LaunchOverlapping(device, "MixViews", MixViewsKernel, BlocksFor(n, kThreads), kThreads, 0, 1,
                     args.x.as<const float>(), args.weights.as<const float>(), args.y.as<float>(), n,
                     static_cast<int>(args.x.shape[2]), args.x.shape[1],
                     static_cast<int>(args.y.shape[0]), static_cast<int>(args.x.shape[0]));

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/activation.cuh"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -158,10 +159,9 @@ bool MixAndNorm(Device& device, const MixMemoriesArgs& mix, const GatedRmsNormAr
   const auto launch = [&](auto* gate, auto* y) {
     LaunchOverlapping(device, "MixAndNorm",
                       MixNormKernel<std::decay_t<decltype(*gate)>, std::decay_t<decltype(*y)>>,
-                      static_cast<int>((rows + kRows - 1) / kRows), kNormThreads, 0, 1,
-                      Mixture(mix), static_cast<int>(heads), rows, gate,
-                      norm.activation == Activation::kSigmoid, norm.weight.as<const float>(),
-                      norm.eps, y);
+                      BlocksFor(rows, kRows), kNormThreads, 0, 1, Mixture(mix),
+                      static_cast<int>(heads), rows, gate, norm.activation == Activation::kSigmoid,
+                      norm.weight.as<const float>(), norm.eps, y);
   };
   const auto launch_for = [&](auto* gate) {
     if (norm.y.dtype == DType::kBF16) return launch(gate, norm.y.as<__nv_bfloat16>());

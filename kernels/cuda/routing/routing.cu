@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/log.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/routing/rank.cuh"
@@ -378,7 +379,7 @@ void Dispatch(Device& device, const DispatchArgs& args) {
     return LaunchOverlapping(device, "Dispatch", DispatchSmall, 1, threads, small_bytes, 1, p);
   }
 
-  const int tiles = static_cast<int>((p.pairs + kTilePairs - 1) / kTilePairs);
+  const int tiles = BlocksFor(p.pairs, kTilePairs);
   const size_t count_bytes = sizeof(int32_t) * kTileWarps * p.memories;
   if (tiles > 0) {
     int32_t* table =

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/scan/launch.h"
@@ -73,12 +74,11 @@ void Discretize(Device& device, const DiscretizeArgs& args) {
   const bool fours = InFours(args.u.shape[2], args.u, args.v);
   const int64_t threads = count / (fours ? 4 : 1);
   LaunchOverlapping(device, "Discretize", fours ? DiscretizeKernel<4> : DiscretizeKernel<1>,
-                    static_cast<int>((threads + kThreads - 1) / kThreads), kThreads, 0, 1,
-                    args.u.as<const float>(), args.dt.as<const float>(),
-                    args.dt_bias.as<const float>(), args.a.as<const float>(), args.least_step,
-                    args.most_step, count, static_cast<int>(args.u.shape[1]),
-                    static_cast<int>(args.u.shape[2]), args.log_decay.as<float>(),
-                    args.v.as<float>());
+                    BlocksFor(threads, kThreads), kThreads, 0, 1, args.u.as<const float>(),
+                    args.dt.as<const float>(), args.dt_bias.as<const float>(),
+                    args.a.as<const float>(), args.least_step, args.most_step, count,
+                    static_cast<int>(args.u.shape[1]), static_cast<int>(args.u.shape[2]),
+                    args.log_decay.as<float>(), args.v.as<float>());
 }
 
 }  // namespace mneme::cuda::scan

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/log.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/exponentials.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -166,9 +167,8 @@ void SegmentAttention(Device& device, const SegmentAttentionArgs& args) {
                                     .out = args.out.as<float>()};
   const int64_t shared_bytes =
       int64_t{kWarps} * 2 * QueryPitch(problem.dim) * int64_t{sizeof(float)};
-  LaunchOverlapping(device, "SegmentAttention", AttentionKernel,
-                    static_cast<int>((queries + kWarps - 1) / kWarps), kThreads, shared_bytes, 1,
-                    problem);
+  LaunchOverlapping(device, "SegmentAttention", AttentionKernel, BlocksFor(queries, kWarps),
+                    kThreads, shared_bytes, 1, problem);
 }
 
 }  // namespace mneme::cuda::whole_segments

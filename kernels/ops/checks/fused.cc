@@ -77,7 +77,7 @@ void Check(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm, ActivationT
   ExpectFed(norm.x, mix.y, "norm.x");
 }
 
-// What the norm gives may be left out where nobody else reads it.
+// The norm's y may be left out where nobody else reads it.
 void Check(LayerNormArgs norm, const TokenShiftArgs& shift, ActivationTypes types) {
   if (norm.y.data == nullptr) norm.y = shift.x;
   Check(norm, types);

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -104,8 +105,8 @@ bool LaunchManyConvolutions(Device& device, const ManyConvolutionsArgs& args) {
   }
   const auto launch = [&](auto kernel, int each) {
     const int64_t threads = int64_t{(args.entries + each - 1) / each} * p.entry_fours;
-    LaunchOverlapping(device, "convolutions of a decode step", kernel,
-                      static_cast<int>((threads + kThreads - 1) / kThreads), kThreads, 0, 1, p);
+    LaunchOverlapping(device, "convolutions of a decode step", kernel, BlocksFor(threads, kThreads),
+                      kThreads, 0, 1, p);
   };
   // The bounds follow from what each took on an H200.
   if (args.entries <= 192) {

@@ -333,8 +333,8 @@ void Launch(Device& device, ManyProducts& p) {
   const int steps = most_features / kStep;
   const int room = device.multiprocessors() * std::min(MinBlocks<kN, kEpilogue, kGroups>(),
                                                        (227 << 10) / (S::kSharedBytes + 2048));
-  // What is stored is in pairs of blocks, unless tiles are so few that a multiprocessor has one
-  // block.
+  // Products that are stored have clusters of two blocks at most, unless tiles are so few that a
+  // multiprocessor has one block.
   const auto fits = [&](int blocks) {
     return kEpilogue == ManyEpilogue::kStore && blocks > 2 ? device.multiprocessors() : room;
   };

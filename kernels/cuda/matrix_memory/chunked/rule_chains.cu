@@ -11,198 +11,19 @@
 // of each chain at once, then S at the start of each, then what all spans read at once.
 #include <algorithm>
 
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/matrix_memory/chunked/copy.cuh"
 #include "kernels/cuda/matrix_memory/chunked/mma.cuh"
 #include "kernels/cuda/matrix_memory/chunked/rule.h"
+#include "kernels/cuda/matrix_memory/chunked/rule_chain.cuh"
 #include "kernels/cuda/matrix_memory/chunked/state.cuh"
 
 namespace mneme::cuda::matrix_memory::chunked {
 namespace {
 
 using Element = __nv_bfloat16;
-
-constexpr int kGroupThreads = 128;  // four warps that issue a wgmma
-constexpr int kMostShared = 227 * 1024;
-
-struct RuleChainParams {
-  RuleChunks chunks;
-  float scale;
-  const float* v;
-  float* out;
-  int value_heads;  // of v
-  SegmentArrays segments;
-  StateView state;
-  ChainSpans spans;
-};
-
-// What a block works on: a segment or a span of it, a head and some rows of the matrix.
-struct RuleChain {
-  int entry, entries;
-  int head, value, fresh;
-  int span;          // its place among those of all chains; -1: chains are whole
-  bool last;         // of its chain
-  std::byte* state;  // of the memory
-  // These are of the first chunk.
-  const uint8_t *keys, *products;
-  const float* gates;
-};
-
-// kParts groups share rows and divide keys, kRowGroups have rows of their own.
-template <ChunkForm kForm_, int kKeyBlocks_, int kParts_, int kRowGroups_>
-struct Layout {
-  static constexpr ChunkForm kForm = kForm_;
-  static constexpr int kKeyBlocks = kKeyBlocks_, kParts = kParts_, kRowGroups = kRowGroups_;
-  static constexpr int kGroups = kParts * kRowGroups, kThreads = kGroups * kGroupThreads;
-  static constexpr int kKeyDim = 64 * kKeyBlocks * kParts;
-  static constexpr bool kValuesDecay = kForm == ChunkForm::kValue;
-  static constexpr int kKeyTiles = KeyTiles(kForm), kProductTiles = ProductTiles(kForm);
-  static constexpr int kGates = GateFloats(kForm, kKeyDim);
-
-  struct alignas(1024) Stage {
-    uint8_t keys[kParts * kKeyBlocks * kKeyTiles * kTileBytes];
-    uint8_t products[kProductTiles > 0 ? kProductTiles* kTileBytes : 1024];
-  };
-  struct alignas(16) ValueTile {
-    float x[kChunk * kValuePitch];
-  };
-  template <int kStages, int kValueStages>
-  struct Memory {
-    Stage stages[kStages];
-    alignas(16) float gates[kStages][kGates > 0 ? kGates : 4];
-    ValueTile values[kValueStages][kGroups];
-    ValueTile decays[kValuesDecay ? kValueStages : 1][kValuesDecay ? kGroups : 1];
-    float parts[kParts > 1 ? kChunk / 2 : 1][kParts > 1 ? kGroupThreads : 4];
-    alignas(8) uint64_t full[kStages];
-    RuleChain chain;
-    int item;
-  };
-  // Chunks whose images, and whose values, are on their way or in use.
-  static constexpr int kStages = sizeof(Memory<2, 1>) <= kMostShared ? 2 : 1;
-  static constexpr int kValueStages = sizeof(Memory<kStages, 2>) <= kMostShared ? 2 : 1;
-  using Shared = Memory<kStages, kValueStages>;
-};
-
-// The place of a chain's first span; places in between may be left empty.
-__device__ int FirstSpan(const RuleChainParams& p, int chain) {
-  return p.chunks.plan.first_chunk[chain] / p.spans.chunks + chain;
-}
-
-// One thread: looks up what the block's item is. False: nothing.
-template <typename L>
-__device__ bool FindRuleChain(const RuleChainParams& p, int item, int tiles, RuleChain* chain) {
-  const RuleSizes& sizes = p.chunks.sizes;
-  const ChainPlan& plan = p.chunks.plan;
-  const int place = item / (sizes.heads * tiles), head = item / tiles % sizes.heads;
-  int index = place, skipped = 0;  // chunks
-  chain->span = -1;
-  if (p.spans.chunks > 0) {
-    index = *plan.chains - 1;
-    if (index < 0) return false;
-    while (index > 0 && FirstSpan(p, index) > place) --index;
-    chain->span = place;
-    skipped = (place - FirstSpan(p, index)) * p.spans.chunks;
-  }
-  const int segment = plan.segment[index];
-  const int64_t chunk = plan.first_chunk[index] + skipped;
-  chain->entry = p.segments.offsets[segment] + skipped * kChunk;
-  chain->entries = p.segments.offsets[segment + 1] - chain->entry;
-  if (chain->entries <= 0) return false;
-  chain->last = p.spans.chunks == 0 || chain->entries <= p.spans.chunks * kChunk;
-  if (!chain->last) chain->entries = p.spans.chunks * kChunk;
-  chain->value = item % tiles * (L::kRowGroups * kGroupRows);
-  chain->head = head;
-  chain->fresh = p.segments.fresh[segment];
-  chain->state =
-      MemoryAt<std::byte>(p.state, p.segments.slots[segment], p.segments.memories[segment]);
-  const int image_head = head / (sizes.heads / sizes.image_heads);
-  const int product_head = head / (sizes.heads / sizes.product_heads);
-  const int64_t product = chunk * sizes.product_heads + product_head;
-  chain->keys = reinterpret_cast<const uint8_t*>(p.chunks.keys) +
-                (chunk * sizes.image_heads + image_head) * int64_t{sizeof(L::Stage::keys)};
-  chain->products = reinterpret_cast<const uint8_t*>(p.chunks.products) +
-                    product * (L::kProductTiles * kTileBytes);
-  chain->gates = p.chunks.gates + product * L::kGates;
-  return true;
-}
-
-// One thread: starts the copy of what was prepared of chunk n, or of that what an update takes.
-template <typename L, bool kUpdates, typename Memory>
-__device__ void StartRuleCopy(Memory& memory, const RuleSizes& sizes, int stage, int n) {
-  constexpr int kKeyBytes = sizeof(L::Stage::keys), kProductBytes = L::kProductTiles * kTileBytes;
-  constexpr int kGateBytes = L::kGates * sizeof(float);
-  const RuleChain& chain = memory.chain;
-  uint64_t* full = &memory.full[stage];
-  const uint8_t* from = chain.keys + n * (static_cast<int64_t>(sizes.image_heads) * kKeyBytes);
-  uint8_t* keys = memory.stages[stage].keys;
-  if constexpr (kUpdates) {
-    constexpr int kBlockBytes = L::kKeyTiles * kTileBytes;
-    ArriveAndExpect(full, kKeyBytes / L::kKeyTiles + kGateBytes);
-    for (int at = kBlockBytes - kTileBytes; at < kKeyBytes; at += kBlockBytes) {
-      BulkLoad(keys + at, from + at, kTileBytes, full);
-    }
-  } else {
-    ArriveAndExpect(full, kKeyBytes + kProductBytes + kGateBytes);
-    BulkLoad(keys, from, kKeyBytes, full);
-    if constexpr (kProductBytes > 0) {
-      BulkLoad(memory.stages[stage].products,
-               chain.products + n * (static_cast<int64_t>(sizes.product_heads) * kProductBytes),
-               kProductBytes, full);
-    }
-  }
-  if constexpr (kGateBytes > 0) {
-    BulkLoad(memory.gates[stage],
-             chain.gates + n * (static_cast<int64_t>(sizes.product_heads) * L::kGates), kGateBytes,
-             full);
-  }
-}
-
-// S at the start of each span, from what ChainKernels left of each: C and D. One block a chain, a
-// head and 4 kJoinThreads elements.
-constexpr int kJoinThreads = 256;
-template <ChunkForm kForm, typename State>
-__global__ __launch_bounds__(kJoinThreads) void JoinSpansKernel(RuleChainParams p) {
-  LetNextKernelStart();
-  WaitForPreviousKernel();
-  const RuleSizes& sizes = p.chunks.sizes;
-  const ChainPlan& plan = p.chunks.plan;
-  if (blockIdx.x == 0 && threadIdx.x == 0) *plan.taken = 0;
-  const int elements = sizes.value_dim * sizes.key_dim;
-  const int blocks = (elements + 4 * kJoinThreads - 1) / (4 * kJoinThreads);
-  const int chain = blockIdx.x / (sizes.heads * blocks);
-  const int head = blockIdx.x / blocks % sizes.heads;
-  const int at = (blockIdx.x % blocks * kJoinThreads + threadIdx.x) * 4;
-  if (chain >= *plan.chains || at >= elements) return;
-  const int segment = plan.segment[chain];
-  const int chunks = plan.first_chunk[chain + 1] - plan.first_chunk[chain];
-  const int count = (chunks + p.spans.chunks - 1) / p.spans.chunks, first = FirstSpan(p, chain);
-  float2 low = {0, 0}, high = {0, 0};
-  if (p.segments.fresh[segment] == 0) {
-    const State* state =
-        MemoryAt<State>(p.state, p.segments.slots[segment], p.segments.memories[segment]) +
-        static_cast<int64_t>(head) * elements + at;
-    low = LoadPair(state), high = LoadPair(state + 2);
-  }
-  for (int i = 0; i < count; ++i) {
-    const int64_t span = static_cast<int64_t>(first + i) * sizes.heads + head;
-    float4* const own = reinterpret_cast<float4*>(p.spans.states + span * elements + at);
-    float4 added = {0, 0, 0, 0}, decay = {1, 1, 1, 1};
-    if (i + 1 < count) {
-      added = *own;
-      const float* decays = p.spans.decays + span * SpanDecays(kForm, sizes);
-      if (kForm == ChunkForm::kKey) {
-        decay = *reinterpret_cast<const float4*>(decays + at % sizes.key_dim);
-      } else {
-        decay.x = decays[kForm == ChunkForm::kValue ? at / sizes.key_dim : 0];
-        decay.y = decay.z = decay.w = decay.x;
-      }
-    }
-    *own = {low.x, low.y, high.x, high.y};
-    low = {low.x * decay.x + added.x, low.y * decay.y + added.y};
-    high = {high.x * decay.z + added.z, high.y * decay.w + added.w};
-  }
-}
 
 // kUpdates: what spans add to S, and how much they leave of it; nothing is read.
 template <typename L, typename State, bool kUpdates>
@@ -579,7 +400,7 @@ void Launch(Device& device, const RuleChainParams& params, DType state_dtype) {
   constexpr int kRows = L::kRowGroups * kGroupRows;
   const int places = params.spans.chunks > 0 ? params.spans.count : params.chunks.plan.max_chains;
   const int64_t items =
-      static_cast<int64_t>(places) * sizes.heads * ((sizes.value_dim + kRows - 1) / kRows);
+      static_cast<int64_t>(places) * sizes.heads * BlocksFor(sizes.value_dim, kRows);
   // Small memories leave room for several blocks on a multiprocessor.
   const int blocks = static_cast<int>(std::min<int64_t>(items, 3 * device.multiprocessors()));
   constexpr int64_t kShared = sizeof(typename L::Shared);
@@ -591,19 +412,6 @@ void Launch(Device& device, const RuleChainParams& params, DType state_dtype) {
   LaunchOverlapping(device, "chains of chunks", kernel, blocks, L::kThreads, kShared, 1, params);
 }
 
-template <typename L>
-void LaunchSpans(Device& device, const RuleChainParams& params, DType state_dtype) {
-  Launch<L, true>(device, params, state_dtype);
-  const RuleSizes& sizes = params.chunks.sizes;
-  const int elements = sizes.value_dim * sizes.key_dim;
-  const int blocks = params.chunks.plan.max_chains * sizes.heads *
-                     ((elements + 4 * kJoinThreads - 1) / (4 * kJoinThreads));
-  const auto kernel = state_dtype == DType::kF16 ? JoinSpansKernel<L::kForm, __half>
-                                                 : JoinSpansKernel<L::kForm, float>;
-  LaunchOverlapping(device, "joins of spans", kernel, blocks, kJoinThreads, 0, 1, params);
-  Launch<L, false>(device, params, state_dtype);
-}
-
 // The part of S that registers hold beside the sums of a form.
 constexpr int MostKeyDim(ChunkForm form) {
   return form == ChunkForm::kGeneralKey ? 128 : form == ChunkForm::kDeltaKey ? 256 : 512;
@@ -612,17 +420,21 @@ constexpr int MostKeyDim(ChunkForm form) {
 template <ChunkForm kForm, int kKeyBlocks>
 void LaunchFor(Device& device, const RuleChainParams& params, DType state_dtype) {
   constexpr int kParts = kKeyBlocks == 8 ? 2 : 1;
-  using One = Layout<kForm, kKeyBlocks / kParts, kParts, 1>;
+  using One = RuleLayout<kForm, kKeyBlocks / kParts, kParts, 1>;
   if constexpr (!Corrects(kForm)) {
-    if (params.spans.chunks > 0) return LaunchSpans<One>(device, params, state_dtype);
+    if (params.spans.chunks > 0) {
+      Launch<One, true>(device, params, state_dtype);
+      JoinSpans(device, kForm, params, state_dtype);
+      return Launch<One, false>(device, params, state_dtype);
+    }
   }
   if constexpr (kParts == 1) {
     // Few chains: one group of warps has a multiprocessor to itself. Many: two share the copies.
     const RuleSizes& sizes = params.chunks.sizes;
     const int64_t groups = static_cast<int64_t>(params.chunks.plan.max_chains) * sizes.heads *
-                           ((sizes.value_dim + kGroupRows - 1) / kGroupRows);
+                           BlocksFor(sizes.value_dim, kGroupRows);
     if (groups > device.multiprocessors() && sizes.value_dim > kGroupRows) {
-      return Launch<Layout<kForm, kKeyBlocks, 1, 2>, false>(device, params, state_dtype);
+      return Launch<RuleLayout<kForm, kKeyBlocks, 1, 2>, false>(device, params, state_dtype);
     }
   }
   Launch<One, false>(device, params, state_dtype);

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/shared_layout.h"
 #include "kernels/cuda/neural_memory/resident/head_windows.cuh"
 
 namespace mneme::cuda::neural_memory::resident {
@@ -26,11 +27,7 @@ WindowLayout::WindowLayout(const MemoryNetwork& network, int dim, int blocks, in
       delta_pitch(units + 8),
       token_pitch(tokens + 4),
       floats(0) {
-  const auto take = [this](int n) {
-    const int taken = floats;
-    floats += (n + 3) / 4 * 4;
-    return taken;
-  };
+  const auto take = [this](int n) { return TakeFloats(n, floats); };
   while (1 << owner_bits < blocks) ++owner_bits;
   for (int* const matrices : {weights, momenta}) {
     matrices[0] = take(dim * TurnedMatrix::Pitch(units));

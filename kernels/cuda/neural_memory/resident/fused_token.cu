@@ -36,7 +36,7 @@ struct FusedToken {
   Params memory;
   Stream vectors[kVectors];
   Stream gates[kGates];  // without x: there is no such gate
-  // What the answer goes through next; of y null: nothing.
+  // The answer's gate and norm, and where it goes from there; y null: it has neither.
   const void* answer_gate;  // [entries, heads * dim]
   bool rounded_gate;
   Activation activation;
@@ -145,23 +145,14 @@ __global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHel
     numbers = NumbersOfHead(p, segment.slot, segment.memory, head);
     const int held = first ? 0 : static_cast<int>(__ldcg(numbers));
     if (held > 0) {
-      const float* const vectors = VectorsOfHead(p, segment.slot, segment.memory, head);
-      const int of_units = 2 * dim + rank * part_1.columns;
-      StepsOfSlab steps = {.z = vectors,
-                           .delta = vectors + of_units + p.divided,
-                           .numbers = numbers,
-                           .between = static_cast<int>(HeldVectors(dim, p.divided)),
-                           .count = held,
-                           .capacity = p.held.capacity};
-      AddHeld(steps, rows_1, w_1, s_1);
-      steps.z = vectors + of_units;
-      steps.delta = vectors + dim;
-      AddHeld(steps, rows_2, w_2, s_2);
+      const StepsOfHead steps(p, segment, head, rank, numbers, held);
+      AddHeld(steps.of_parts[0], rows_1, w_1, s_1);
+      AddHeld(steps.of_parts[1], rows_2, w_2, s_2);
     }
   }
   const int to = thread / fours, sent_four = thread % fours * 4;
   const float scale = p.rate_scale * (p.step_scale == nullptr ? 1.0f : p.step_scale[0]);
-  // What the first block writes, windows, numbers and gain, all have read.
+  // From here on all blocks have read what the first one writes: windows, numbers and gain.
   team.Enter();
   WaitForPreviousKernel();
   team.AwaitAll();
@@ -207,6 +198,17 @@ __global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHel
   const auto of_row = [&](float found, int i) {
     return __shfl_sync(kAllLanes, found, rows_2.FinderOf(i, lane));
   };
+  // Finds hidden units z, and sums of their products with W_2.
+  float z[kHeld];
+  const auto multiply_units = [&](float* slope) {
+    const float found = find_unit(slope);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) z[i] = of_row(found, i);
+    float4 sum = {};
+    rows_2.ForEach<kHeld>([&](int i, int) { AddScaled(sum, z[i], w_2[i]); });
+    rows_2.SumRows(sum, dim, shared.partial[1]);
+    __syncthreads();
+  };
   const auto send = [&](int which, int rank_to) {
     float4 sum = {};
 #pragma unroll
@@ -245,14 +247,7 @@ __global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHel
   rows_1.SumRows(sum, part_1.columns, shared.partial[0]);
   __syncthreads();
   float slope = 0;
-  const float z_of_lane = find_unit(&slope);
-  float z[kHeld];
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i) z[i] = of_row(z_of_lane, i);
-  sum = {};
-  rows_2.ForEach<kHeld>([&](int i, int) { AddScaled(sum, z[i], w_2[i]); });
-  rows_2.SumRows(sum, dim, shared.partial[1]);
-  __syncthreads();
+  multiply_units(&slope);
   if (to < p.blocks) send(0, to);
 
   // The error, and what a trained gain learns of it.
@@ -323,13 +318,7 @@ __global__ void __launch_bounds__(kHeld <= 2 ? kThreads : 3 * kThreads / 2, kHel
   rows_2.ForEach<kHeld>([&](int i, int) { StepRow(z[i], delta_2, gates, w_2[i], s_2[i]); });
   __syncthreads();
   float unused;
-  const float z_of_q = find_unit(&unused);
-  sum = {};
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i) z[i] = of_row(z_of_q, i);
-  rows_2.ForEach<kHeld>([&](int i, int) { AddScaled(sum, z[i], w_2[i]); });
-  rows_2.SumRows(sum, dim, shared.partial[1]);
-  __syncthreads();
+  multiply_units(&unused);
   if (to == 0) send(1, 0);
   Four answer_gate, out_norm;  // on their way with the outputs
   if (answers && t.y.data != nullptr) {

@@ -91,6 +91,25 @@ __device__ inline float* VectorsOfHead(const Params& p, int slot, int memory, in
   return MemoryAt<float>(p.held.vectors, slot, memory) +
          int64_t{head} * p.held.capacity * HeldVectors(p.dim, p.divided);
 }
+// The `count` steps that a head holds back, of a block's parts of W_1 and of W_2.
+struct StepsOfHead {
+  StepsOfSlab of_parts[2];
+
+  __device__ StepsOfHead(const Params& p, const Segment& segment, int head, int rank,
+                         const float* numbers, int count) {
+    const float* const vectors = VectorsOfHead(p, segment.slot, segment.memory, head);
+    const int of_units = 2 * p.dim + rank * p.division.parts[0].columns;
+    of_parts[0] = {.z = vectors,
+                   .delta = vectors + of_units + p.divided,
+                   .numbers = numbers,
+                   .between = static_cast<int>(HeldVectors(p.dim, p.divided)),
+                   .count = count,
+                   .capacity = p.held.capacity};
+    of_parts[1] = of_parts[0];
+    of_parts[1].z = vectors + of_units;
+    of_parts[1].delta = vectors + p.dim;
+  }
+};
 
 // A gate of a token as it counts.
 __device__ inline float GateOf(const Params& p, const float* gates, int entry, int head) {

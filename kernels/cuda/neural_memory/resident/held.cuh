@@ -1,6 +1,7 @@
 // How heads that hold steps back (kernels/held_steps.h) are divided among the blocks of a cluster.
 #pragma once
 
+#include "kernels/cuda/common/shared_layout.h"
 #include "kernels/cuda/neural_memory/resident/head.cuh"
 
 namespace mneme::cuda::neural_memory::resident {
@@ -62,11 +63,7 @@ struct HeldDivision {
   HeldDivision() = default;
   // With as many slots as `room` has space for, in floats.
   HeldDivision(int dim, int hidden, bool normed, int blocks, int capacity, int room) {
-    const auto take = [this](int n) {
-      const int taken = floats;
-      floats += (n + 3) / 4 * 4;
-      return taken;
-    };
+    const auto take = [this](int n) { return TakeFloats(n, floats); };
     const int part = hidden / blocks;
     parts[0] = HeldPart(dim, part, hidden, part);
     parts[1] = HeldPart(part, dim, dim, part * dim);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/shared_layout.h"
 #include "kernels/cuda/neural_memory/resident/head.cuh"
 #include "kernels/cuda/neural_memory/resident/held_ahead.h"
 
@@ -24,11 +25,7 @@ struct HeldAheadLayout {
 
   HeldAheadLayout() = default;
   HeldAheadLayout(int dim, int capacity) : floats(0) {
-    const auto take = [this](int n) {
-      const int taken = floats;
-      floats += (n + 3) / 4 * 4;
-      return taken;
-    };
+    const auto take = [this](int n) { return TakeFloats(n, floats); };
     vectors = take((capacity + 1) * 2 * dim);
     dots = take(capacity + 1);
     partial = take(2 * 4 * kBlock);

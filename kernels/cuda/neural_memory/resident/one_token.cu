@@ -98,18 +98,11 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int held = first ? 0 : static_cast<int>(numbers[0]);
       if (held > 0) {
         WaitCopies<0>();
-        const float* const vectors = VectorsOfHead(p, segment.slot, segment.memory, head);
-        const int inner = part_1.columns, of_units = 2 * dim + rank * inner;
-        StepsOfSlab steps = {.z = vectors,
-                             .delta = vectors + of_units + p.divided,
-                             .numbers = numbers,
-                             .between = static_cast<int>(HeldVectors(dim, p.divided)),
-                             .count = held,
-                             .capacity = p.held.capacity};
-        AddStepsOfSlab<kHeld>(steps, part_1, share_1, shared + at.weights[0], momenta_1);
-        steps.z = vectors + of_units;
-        steps.delta = vectors + dim;
-        AddStepsOfSlab<kHeld>(steps, part_2, share_2, shared + at.weights[1], momenta_2);
+        const StepsOfHead steps(p, segment, head, rank, numbers, held);
+        AddStepsOfSlab<kHeld>(steps.of_parts[0], part_1, share_1, shared + at.weights[0],
+                              momenta_1);
+        AddStepsOfSlab<kHeld>(steps.of_parts[1], part_2, share_2, shared + at.weights[1],
+                              momenta_2);
       }
     }
   }

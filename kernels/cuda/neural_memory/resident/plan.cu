@@ -4,6 +4,7 @@
 #include <span>
 
 #include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/shared_layout.h"
 #include "kernels/cuda/neural_memory/held.h"
 #include "kernels/cuda/neural_memory/resident/anchored_windows.cuh"
 #include "kernels/cuda/neural_memory/resident/fused_token.h"
@@ -238,11 +239,7 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
       owned(outputs == Outputs::kToOwner ? (tokens + blocks - 1) / blocks : tokens),
       walked(1),
       floats(0) {
-  const auto take = [this](int n) {
-    const int taken = floats;
-    floats += (n + 3) / 4 * 4;
-    return taken;
-  };
+  const auto take = [this](int n) { return TakeFloats(n, floats); };
   const int divided = Divided(network, dim), inner = divided / blocks;
   parts[0] = Part(dim, inner, divided, inner);
   if (network.depth > 1) parts[1] = Part(inner, dim, dim, inner * dim);
