@@ -140,7 +140,7 @@ struct SwiGluProductArgs {
   TensorView x;                   // [rows, in_features] as LinearArgs::x
   PackedMatrix gate, up;          // [dim, in_features]
   TensorView y;                   // [rows, dim] as SwiGluArgs::y
-  TensorView gate_bias, up_bias;  // [dim] f32, or empty: 0
+  TensorView gate_bias, up_bias;  // [1, dim] f32, or empty: 0
 };
 
 // Per head: y = scale * x / sqrt(sum(x^2) + eps).

@@ -37,9 +37,9 @@ TEST(FusedChecksDeathTest, Products) {
                               .up = matrix,
                               .y = View({2, 4}, DType::kBF16)};
   Check(swiglu, kTypes);
-  swiglu.up_bias = View({8});
-  EXPECT_DEATH(Check(swiglu, kTypes), "up_bias has shape \\[8\\], expected \\[4\\]");
-  swiglu.up_bias = View({4});
+  swiglu.up_bias = View({1, 8});
+  EXPECT_DEATH(Check(swiglu, kTypes), "up_bias has shape \\[1, 8\\], expected \\[1, 4\\]");
+  swiglu.up_bias = View({1, 4});
   Check(swiglu, kTypes);
   swiglu.y = View({2, 8});
   EXPECT_DEATH(Check(swiglu, kTypes), "y has shape \\[2, 8\\], expected \\[2, 4\\]");

@@ -329,8 +329,8 @@ TEST_P(LinearTest, GateAndUpOfFewRowsAreProductsAndSwiGlu) {
                                   .up = bench.Pack(up.w, out_features, 200, DType::kBF16),
                                   .y = bench.NewActivations({rows, out_features})};
         if (biased) {
-          args.gate_bias = bench.Floats(gate_bias, {out_features});
-          args.up_bias = bench.Floats(up_bias, {out_features});
+          args.gate_bias = bench.Floats(gate_bias, {1, out_features});
+          args.up_bias = bench.Floats(up_bias, {1, out_features});
         }
         const bool fused = bench.kernels().SwiGluProduct(args);
         if (GetParam().device == "cuda") {

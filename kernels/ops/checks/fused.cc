@@ -92,8 +92,8 @@ void Check(const SwiGluProductArgs& args, ActivationTypes types) {
       << " x " << in;
   Expect(args.x, types, {rows, in}, "x");
   Expect(args.y, types, {rows, dim}, "y");
-  if (!args.gate_bias.empty()) Expect(args.gate_bias, DType::kF32, {dim}, "gate_bias");
-  if (!args.up_bias.empty()) Expect(args.up_bias, DType::kF32, {dim}, "up_bias");
+  if (!args.gate_bias.empty()) Expect(args.gate_bias, DType::kF32, {1, dim}, "gate_bias");
+  if (!args.up_bias.empty()) Expect(args.up_bias, DType::kF32, {1, dim}, "up_bias");
 }
 
 void Check(const ActivatedProduct& args, ActivationTypes types) {
