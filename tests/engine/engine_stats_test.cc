@@ -158,11 +158,18 @@ TEST(EngineStatsTest, RejectionsAreCountedByCodeAndReason) {
   EXPECT_EQ(RejectedFor(h.stats, kReasonDraining), 1);
 }
 
-TEST(EngineStatsTest, AConversationThatIsNotTheSessionsHasAReasonOfItsOwn) {
+TEST(EngineStatsTest, EveryReasonIsCountedByItsName) {
   EngineStats stats;
-  stats.Reject(WithReason(absl::FailedPreconditionError("another one"), kReasonHistory));
-  EXPECT_EQ(RejectedFor(stats, kReasonHistory), 1);
+  for (const absl::string_view reason : kReasons) {
+    EXPECT_EQ(RejectedFor(stats, reason), 0) << reason << " twice in the list?";
+    stats.Reject(WithReason(absl::FailedPreconditionError("refused"), reason));
+    EXPECT_EQ(RejectedFor(stats, reason), 1) << reason;
+  }
   EXPECT_EQ(RejectedFor(stats, "OTHER"), 0);
+  for (const absl::string_view reason :
+       {kReasonContextFull, kReasonMemorySeed, kReasonEngramCapacity, kReasonWrongKind}) {
+    EXPECT_EQ(RejectedFor(stats, reason), 1) << reason;
+  }
 }
 
 TEST(EngineStatsTest, AReasonThatIsNotListedIsAnother) {

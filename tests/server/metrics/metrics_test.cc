@@ -94,6 +94,7 @@ TEST_F(MetricsTest, WhoeverRefusedARequestItsReasonIsCounted) {
   EXPECT_THAT(lines, Contains(name + "\"QUEUE_FULL\"} 2"));
   EXPECT_THAT(lines, Contains(name + "\"LOADING\"} 1"));
   EXPECT_THAT(lines, Contains(name + "\"KEY_TOKEN_LIMIT\"} 0"));
+  EXPECT_THAT(lines, Contains(name + "\"CONTEXT_FULL\"} 0"));
   EXPECT_THAT(lines, Contains(name + "\"OTHER\"} 0"));
 }
 
