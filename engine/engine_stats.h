@@ -233,6 +233,7 @@ struct EngineStats {
   Histogram request_n{ChoiceBounds()};               // answers asked for
   Histogram request_max_tokens{LengthBounds()};      // asked for, or given by default
   std::array<Counter, 6> finished;                   // admitted requests by FinishReason
+  Counter contexts_filled;  // those with a choice that ended as its session was full
   // Requests that were never admitted, by absl::StatusCode and by RejectReasons(). Reject() counts.
   std::array<Counter, 17> rejected;
   std::array<Counter, std::size(kReasons) + 1> rejected_reason;

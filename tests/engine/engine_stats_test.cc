@@ -172,6 +172,24 @@ TEST(EngineStatsTest, EveryReasonIsCountedByItsName) {
   }
 }
 
+TEST(EngineStatsTest, RequestsThatFillOrExceedTheContextAreCounted) {
+  HarnessOptions options;
+  options.max_context = 10;
+  LoopHarness h(options);
+  h.Generate(Greedy({1, 2, 3}, 4, "s"));
+  EXPECT_EQ(h.stats.contexts_filled.value(), 0) << "max_tokens ended it";
+  h.Generate(Greedy({1, 2, 3}, 8, "t"));
+  EXPECT_EQ(h.stats.contexts_filled.value(), 0) << "there was room for all";
+  Request choices = Greedy({1, 2, 3}, 100);
+  choices.n = 2;
+  h.Generate(choices);
+  EXPECT_EQ(h.stats.contexts_filled.value(), 1) << "one request, of two choices";
+  h.Generate(Greedy({4}, 1, "t"));
+  EXPECT_EQ(h.stats.contexts_filled.value(), 1) << "it was refused";
+  EXPECT_EQ(RejectedFor(h.stats, kReasonContextFull), 1);
+  EXPECT_EQ(RejectedFor(h.stats, "OTHER"), 0);
+}
+
 TEST(EngineStatsTest, AReasonThatIsNotListedIsAnother) {
   EngineStats stats;
   stats.Reject(absl::InternalError("no reason"));

@@ -71,10 +71,12 @@ TEST_F(MetricsTest, OutcomesAddUpToAllRequestsThatEnded) {
   stats.finished_by(FinishReason::kStop).Add(3);
   stats.finished_by(FinishReason::kLength).Add(4);
   stats.finished_by(FinishReason::kCancelled).Add(2);
+  stats.contexts_filled.Add(3);
   stats.Reject(absl::NotFoundError("x"));
   access_.stats().Refuse(absl::NotFoundError("y"));
   const std::vector<std::string> lines = Lines();
   EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"completed\"} 7"));
+  EXPECT_THAT(lines, Contains("mneme_requests_context_full_total{model_name=\"m\"} 3"));
   EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"cancelled\"} 2"));
   EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"rejected\"} 2"));
   EXPECT_THAT(lines,
