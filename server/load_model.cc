@@ -92,7 +92,7 @@ std::string SessionPrice(const StateLayout& layout, const ModelInfo& info) {
   if (!most.has_value()) return absl::StrCat(bytes, ", whatever the length of the conversation");
   const int64_t growing = layout.growing_bytes();
   return absl::StrCat(bytes, ", for conversations of up to ", *most,
-                      " tokens (", ContextBound(info, *most),
+                      *most == 1 ? " token (" : " tokens (", ContextBound(info, *most),
                       "): ", HumanBytes(growing), " for what grows with them, used or not, and ",
                       HumanBytes(whole - growing), " beside it");
 }

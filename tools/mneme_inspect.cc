@@ -128,7 +128,7 @@ absl::Status PrintState(const std::string& folder, const ModelOptions& options) 
   absl::PrintF("%s", plan.state_layout.ToString());
   const std::optional<int64_t> most = plan.state_layout.max_tokens();
   const std::string length =
-      most.has_value() ? absl::StrCat("for up to ", *most, " tokens")
+      most.has_value() ? absl::StrCat("for up to ", *most, *most == 1 ? " token" : " tokens")
                        : "however long it is";
   absl::PrintF("a session takes %.2f MiB, %s; %d sessions fit in 1 GiB\n",
                static_cast<double>(session) / (1 << 20), length, (int64_t{1} << 30) / session);

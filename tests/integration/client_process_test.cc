@@ -248,6 +248,12 @@ TEST(ClientProcessTest, AnAnswerThatFillsItsSessionSaysSo) {
   const Result json = generate({"--max-tokens=100", "--json"});
   EXPECT_THAT(json.out, HasSubstr("\"context_full\":true"));
   EXPECT_EQ(json.err, "");
+  const Result refused = generate({"-s", "full"});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.err, HasSubstr("would feed 16 tokens to a session that was fed 32, expected "
+                                     "at most 32 together (--max-context); the last token of its "
+                                     "answer before is one of them"));
+
   const std::vector<std::string> chat = {"chat", "--ignore-eos", "--no-default-stop", "-s"};
   const Result talk = RunClient(server, With(chat, {"talk", "--max-tokens=100"}), "hi\n");
   EXPECT_THAT(talk.err, HasSubstr(note + "; /reset begins a new one]\n"));
