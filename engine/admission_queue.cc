@@ -180,13 +180,18 @@ absl::Status AdmissionQueue::CheckContext(const Request& request, const Session*
   const int64_t fed = session == nullptr ? 0 : session->fed_tokens;
   const int64_t tokens = TokensToFeed(request, session, tokenizer_);
   if (fed + tokens <= most) return absl::OkStatus();
-  return WithPosition(WithReason(FieldError(PromptField(request.prompt),
-                                            absl::StrCat("would feed ", tokens,
-                                                         " tokens to a session that was fed ", fed,
-                                                         ", expected at most ", most, " together (",
-                                                         options_.context_bound, ")")),
-                                 kReasonContextFull),
-                      session == nullptr ? 0 : session->position());
+  // Whoever counts what was sent finds one more where the session's last token was not fed yet.
+  const bool with_pending =
+      tokens >
+      static_cast<int64_t>(request.prompt.At(session == nullptr ? 0 : session->position()).size());
+  const std::string fault = absl::StrCat(
+      "would feed ", tokens, tokens == 1 ? " token" : " tokens", " to a session that was fed ", fed,
+      ", expected at most ", most, " together (", options_.context_bound, ")",
+      with_pending ? "; the last token of its answer before is one of them, as it was not fed yet"
+                   : "");
+  return WithPosition(
+      WithReason(FieldError(PromptField(request.prompt), fault), kReasonContextFull),
+      session == nullptr ? 0 : session->position());
 }
 
 // A session that is parked comes first, and choices wait until it is there.

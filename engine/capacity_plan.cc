@@ -64,15 +64,22 @@ absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_
   if (options.max_sessions > 0) sessions = std::min<int64_t>(sessions, options.max_sessions);
   plan.sessions = static_cast<int>(sessions);
   if (sessions == 0) {
+    // Numbers of which one is less than the other must not look equal.
+    const bool look_equal =
+        HumanBytes(slab_bytes) == HumanBytes(plan.state_memory_bytes) ||
+        (asked > 0 && !fits && HumanBytes(asked) == HumanBytes(available_bytes));
+    const auto shown = [&](int64_t bytes) {
+      return look_equal ? absl::StrCat(bytes, " bytes") : HumanBytes(bytes);
+    };
     return absl::ResourceExhaustedError(absl::StrCat(
-        "no session fits: the state of one takes ", HumanBytes(slab_bytes), ", and there are ",
-        HumanBytes(plan.state_memory_bytes), " for states",
+        "no session fits: the state of one takes ", shown(slab_bytes), ", and there are ",
+        shown(plan.state_memory_bytes), " for states",
         options.state_memory_bytes > 0
-            ? absl::StrCat(" (the configured budget is ", HumanBytes(asked),
+            ? absl::StrCat(" (the configured budget is ", shown(asked),
                            fits ? ")"
-                                : absl::StrCat(", ", HumanBytes(available_bytes),
+                                : absl::StrCat(", ", shown(available_bytes),
                                                " are available, less a reserve)"))
-            : absl::StrCat(" (", HumanBytes(available_bytes), " available, less a reserve)")));
+            : absl::StrCat(" (", shown(available_bytes), " available, less a reserve)")));
   }
   return plan;
 }

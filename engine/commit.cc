@@ -77,6 +77,7 @@ void CountEnd(const Generation& g, const absl::Status& status, absl::Duration no
     return;
   }
   stats.finished_by(g.choices[0].finish).Add();
+  if (g.has_filled_context()) stats.contexts_filled.Add();
   stats.request_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
   stats.inference_seconds.Observe(absl::ToDoubleSeconds(now - g.admitted));
   stats.request_prompt_tokens.Observe(static_cast<double>(g.usage.prompt_tokens));

@@ -67,7 +67,7 @@ class LoopEngine final : public Engine {
             },
         .snapshot_bytes = storage_.store == nullptr
                               ? 0
-                              : StoredStates::Bytes(SessionBytes(model_->state_layout()))};
+                              : StoredStates::Bytes(model_->state_layout().slab_bytes())};
     MNEME_ASSIGN_OR_RETURN(const EnginePlan plan, PlanEngine(*backend_, needs, options_));
     capacity_ = plan.capacity;
     MNEME_ASSIGN_OR_RETURN(pool_, StatePool::Create(*backend_, *model_, capacity_.sessions));

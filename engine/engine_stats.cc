@@ -1,40 +1,22 @@
 #include "engine/engine_stats.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "engine/status_payload.h"
 
 namespace mneme {
 namespace {
 
-const absl::string_view kRejectReasons[] = {kReasonBadField,
-                                            kReasonQueueFull,
-                                            kReasonNoFreeSlab,
-                                            kReasonSessionLimit,
-                                            kReasonStorageLimit,
-                                            kReasonDraining,
-                                            kReasonUnhealthy,
-                                            kReasonNoSession,
-                                            kReasonSessionBusy,
-                                            kReasonPosition,
-                                            kReasonKeyRunning,
-                                            kReasonKeyBroken,
-                                            kReasonKeyForgotten,
-                                            kReasonKeyReused,
-                                            kReasonStepFailed,
-                                            kReasonHistory,
-                                            kReasonSessionLost,
-                                            kReasonOtherModel,
-                                            kReasonNotDurable,
-                                            kReasonKeyUndone,
-                                            kReasonDurability,
-                                            kReasonReplyErased,
-                                            "OTHER"};
-static_assert(std::size(kRejectReasons) ==
-              std::tuple_size_v<decltype(EngineStats::rejected_reason)>);
+constexpr auto kRejectReasons = [] {
+  std::array<absl::string_view, std::size(kReasons) + 1> all;
+  std::copy(std::begin(kReasons), std::end(kReasons), all.begin());
+  all.back() = "OTHER";
+  return all;
+}();
 
 }  // namespace
 
@@ -50,7 +32,7 @@ std::span<const absl::string_view> EngineStats::RejectReasons() { return kReject
 void EngineStats::Reject(const absl::Status& status) {
   rejected[static_cast<size_t>(status.code())].Add();
   const std::optional<std::string> reason = ReasonOf(status);
-  const auto last = std::end(kRejectReasons) - 1;
+  const auto last = std::prev(std::end(kRejectReasons));
   const auto at = reason.has_value() ? std::find(std::begin(kRejectReasons), last, *reason) : last;
   rejected_reason[at - std::begin(kRejectReasons)].Add();
 }

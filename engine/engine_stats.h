@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/counters.h"
 #include "engine/request.h"
+#include "engine/status_payload.h"
 #include "models/trained_layer.h"
 
 namespace mneme {
@@ -231,9 +233,10 @@ struct EngineStats {
   Histogram request_n{ChoiceBounds()};               // answers asked for
   Histogram request_max_tokens{LengthBounds()};      // asked for, or given by default
   std::array<Counter, 6> finished;                   // admitted requests by FinishReason
+  Counter contexts_filled;  // those with a choice that ended as its session was full
   // Requests that were never admitted, by absl::StatusCode and by RejectReasons(). Reject() counts.
   std::array<Counter, 17> rejected;
-  std::array<Counter, 23> rejected_reason;
+  std::array<Counter, std::size(kReasons) + 1> rejected_reason;
   Counter replayed;  // answered from the record of an idempotency key
 
   // Sessions.
@@ -281,7 +284,7 @@ struct EngineStats {
   const Counter& finished_by(FinishReason reason) const {
     return finished[static_cast<size_t>(reason)];
   }
-  // The reasons that are counted one by one; the last entry, "OTHER", is for all others.
+  // kReasons, and at last "OTHER" for errors without one of them.
   static std::span<const absl::string_view> RejectReasons();
   void Reject(const absl::Status& status);
   Counter& ended_by(SessionEnd end) { return sessions_ended[static_cast<size_t>(end)]; }

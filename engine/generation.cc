@@ -190,6 +190,7 @@ RequestReport MakeReport(const Generation& generation, const TokenEvent& last, a
           .replayed = last.replayed,
           .status = last.status,
           .finish = g.is_admitted() ? g.choices[0].finish : last.finish,
+          .context_full = g.is_admitted() ? g.has_filled_context() : last.context_full,
           .usage = last.usage,
           .timings = last.timings,
           .total = now - g.submitted};

@@ -139,6 +139,12 @@ struct Generation {
   void ReportEnd(const Usage& final_usage) {
     if (request.on_end != nullptr) std::exchange(request.on_end, nullptr)(final_usage);
   }
+  // Whether a choice ended because its session has no room for another token.
+  bool has_filled_context() const {
+    return fills_context && std::any_of(choices.begin(), choices.end(), [](const Choice& choice) {
+             return choice.finish == FinishReason::kLength;
+           });
+  }
   bool named() const { return !on_copy && !request.session.name.empty(); }
   bool is_admitted() const { return !choices.empty(); }
   int64_t feed_tokens() const { return static_cast<int64_t>(feed.size()); }

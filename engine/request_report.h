@@ -21,6 +21,7 @@ struct RequestReport {
   bool replayed = false;  // answered from the record of an idempotency key; nothing else is known
   absl::Status status;
   FinishReason finish = FinishReason::kNone;  // of choice 0
+  bool context_full = false;                  // TokenEvent::context_full of any choice
   Usage usage;
   Timings timings;
   absl::Duration total;  // submitted -> ended

@@ -15,6 +15,7 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   auto pool = absl::WrapUnique(new StatePool(backend));
   const StateLayout& layout = model.state_layout();
   pool->slab_bytes_ = layout.slab_bytes();
+  pool->session_bytes_ = SessionBytes(layout);
   pool->fixed_bytes_ = layout.fixed_bytes();
   MNEME_ASSIGN_OR_RETURN(pool->slabs_, Buffer::Allocate(backend, slots * pool->slab_bytes_));
   MNEME_ASSIGN_OR_RETURN(pool->contexts_,

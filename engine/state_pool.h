@@ -53,6 +53,7 @@ class StatePool {
   std::byte* slabs() const { return slabs_.data(); }  // slab 0
   std::byte* slab(int slot) const { return slabs_.data() + slot * slab_bytes_; }
   int64_t slab_bytes() const { return slab_bytes_; }
+  int64_t session_bytes() const { return session_bytes_; }  // SessionBytes of the layout
   std::span<const ContextTable> contexts() const { return contexts_.tables(); }
   // Written by Acquire and Copy so far. On a device whose flags the host does not read, memories
   // that they guard count as if all were written.
@@ -82,7 +83,7 @@ class StatePool {
   explicit StatePool(Backend& backend) : backend_(backend) {}
 
   Backend& backend_;
-  int64_t slab_bytes_ = 0;
+  int64_t slab_bytes_ = 0, session_bytes_ = 0;
   int64_t fixed_bytes_ = 0;  // of a slab: what a copy takes whatever was fed
   Buffer slabs_;
   ContextTables contexts_;

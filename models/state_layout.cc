@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "base/log.h"
 #include "kernels/tensor.h"
+#include "models/context_tables.h"
 
 namespace mneme {
 namespace {
@@ -164,7 +165,10 @@ std::string StateLayout::ToString() const {
     }
   }
   std::vector<std::array<std::string, 2>> columns;  // names and shapes
-  size_t name_width = 0, shape_width = 0;
+  constexpr absl::string_view kPadding = "alignment";
+  int64_t padding = slab_bytes();
+  for (const StateField& field : fields_) padding -= field.bytes();
+  size_t name_width = padding > 0 ? kPadding.size() : 0, shape_width = 0;
   for (const FieldGroup& group : groups) {
     std::string name = group.field->name;
     if (group.layers.size() > 1) {
@@ -175,6 +179,11 @@ std::string StateLayout::ToString() const {
     shape_width = std::max(shape_width, columns.back()[1].size());
   }
   std::string text;
+  const auto append = [&](absl::string_view name, const char* type, absl::string_view shape,
+                          int64_t bytes, absl::string_view more) {
+    absl::StrAppendFormat(&text, "%-*s %-4s %-*s %12d bytes%s\n", static_cast<int>(name_width),
+                          name, type, static_cast<int>(shape_width), shape, bytes, more);
+  };
   for (size_t i = 0; i < groups.size(); ++i) {
     const FieldGroup& group = groups[i];
     std::string birth;
@@ -189,12 +198,14 @@ std::string StateLayout::ToString() const {
     } else if (group.field->initial == StateInitial::kShared) {
       birth = "  shared by sessions that have not written it";
     }
-    absl::StrAppendFormat(&text, "%-*s %-4s %-*s %12d bytes%s\n", static_cast<int>(name_width),
-                          columns[i][0], Name(group.field->dtype), static_cast<int>(shape_width),
-                          columns[i][1],
-                          static_cast<int64_t>(group.layers.size()) * group.field->bytes(), birth);
+    append(columns[i][0], Name(group.field->dtype), columns[i][1],
+           static_cast<int64_t>(group.layers.size()) * group.field->bytes(), birth);
   }
+  if (padding > 0) append(kPadding, "", "", padding, "  between fields");
   absl::StrAppend(&text, "slab: ", slab_bytes(), " bytes\n");
+  if (const int64_t tables = ContextTables::bytes(*this); tables > 0) {
+    absl::StrAppend(&text, "tables: ", tables, " bytes beside it, which say where its rows lie\n");
+  }
   return text;
 }
 

@@ -186,7 +186,8 @@ class StateLayout {
   std::optional<int64_t> max_tokens() const;
   // Bytes of a slab for the rows of fields that grow and are no ring.
   int64_t growing_bytes() const;
-  // Printed by mneme-inspect and mneme-server --plan: one line per group of equal layers.
+  // Printed by mneme-inspect and mneme-server --plan: one line per group of equal layers, one for
+  // what alignment adds, and one for the tables of a session. All lines add up to SessionBytes.
   std::string ToString() const;
 
  private:

@@ -86,15 +86,15 @@ ModelOptions ToModelOptions(const v1::EngineSection& config) {
 
 // The price of a session, for --plan.
 std::string SessionPrice(const StateLayout& layout, const ModelInfo& info) {
-  const std::string bytes =
-      absl::StrCat(layout.slab_bytes(), " bytes (", HumanBytes(layout.slab_bytes()), ")");
+  const int64_t whole = SessionBytes(layout);
+  const std::string bytes = absl::StrCat(whole, " bytes (", HumanBytes(whole), ")");
   const std::optional<int64_t> most = layout.max_tokens();
   if (!most.has_value()) return absl::StrCat(bytes, ", whatever the length of the conversation");
   const int64_t growing = layout.growing_bytes();
-  return absl::StrCat(bytes, ", for conversations of up to ", *most, " tokens (",
-                      ContextBound(info, *most), "): ", HumanBytes(growing),
-                      " for what grows with them, used or not, and ",
-                      HumanBytes(layout.slab_bytes() - growing), " beside it");
+  return absl::StrCat(bytes, ", for conversations of up to ", *most,
+                      *most == 1 ? " token (" : " tokens (", ContextBound(info, *most),
+                      "): ", HumanBytes(growing), " for what grows with them, used or not, and ",
+                      HumanBytes(whole - growing), " beside it");
 }
 
 // A line of --plan, for models that make engrams.
@@ -118,7 +118,7 @@ std::string StoragePlan(const v1::EngineSection& config, const StateLayout& layo
   if (config.session_dir().empty()) return "";
   return absl::StrCat("store     ", config.session_dir(), ": a snapshot of a session takes up to ",
                       HumanBytes(layout.slab_bytes()), ", two are kept, and ",
-                      HumanBytes(StoredStates::Bytes(SessionBytes(layout))),
+                      HumanBytes(StoredStates::Bytes(layout.slab_bytes())),
                       " of the host's memory are taken for those on their way\n");
 }
 
@@ -371,7 +371,7 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
       .unread_bytes = info.weight_bytes + AddressSpaceToCome(config.device().threads()),
       .snapshot_bytes = config.engine().session_dir().empty()
                             ? 0
-                            : StoredStates::Bytes(SessionBytes(model->state_layout))};
+                            : StoredStates::Bytes(model->state_layout.slab_bytes())};
   const absl::StatusOr<EnginePlan> plan = PlanEngine(backend, needs, parts.engine_options);
   if (!Succeeded(plan.status(), PlanFailure(plan.status()), error)) return error.status;
 

@@ -19,6 +19,7 @@
 #include "engine/step_plan.h"
 #include "models/checkpoint.h"
 #include "models/classes.h"
+#include "models/context_tables.h"
 #include "models/engrams/engram_graph.h"
 #include "models/model.h"
 #include "models/safetensors.h"
@@ -120,16 +121,17 @@ absl::Status PrintWeights(const std::string& path) {
 
 absl::Status PrintState(const std::string& folder, const ModelOptions& options) {
   MNEME_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(folder, StateFormat{}, options));
-  const int64_t slab = plan.state_layout.slab_bytes();
+  const int64_t session = SessionBytes(plan.state_layout);
   absl::PrintF("%s: %s, %d layers, %d parameters, weights %s\n", plan.info.name,
                plan.info.architecture, plan.info.layers, plan.info.parameters,
                plan.info.weight_dtype);
   absl::PrintF("%s", plan.state_layout.ToString());
   const std::optional<int64_t> most = plan.state_layout.max_tokens();
   const std::string length =
-      most.has_value() ? absl::StrCat("for up to ", *most, " tokens") : "however long it is";
+      most.has_value() ? absl::StrCat("for up to ", *most, *most == 1 ? " token" : " tokens")
+                       : "however long it is";
   absl::PrintF("a session takes %.2f MiB, %s; %d sessions fit in 1 GiB\n",
-               static_cast<double>(slab) / (1 << 20), length, (int64_t{1} << 30) / slab);
+               static_cast<double>(session) / (1 << 20), length, (int64_t{1} << 30) / session);
   return absl::OkStatus();
 }
 

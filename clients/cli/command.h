@@ -92,6 +92,10 @@ int CheckOutput(int code);
 // everywhere in protobuf's JSON, 64-bit numbers are strings.
 std::string ToJson(const google::protobuf::Message& message);
 
+// Said in brackets behind an answer that ended so (v1::Output::context_full).
+inline constexpr char kContextFullNote[] =
+    "the answer ends as its session has no room for more tokens";
+
 // The subcommands. Each parses `arguments`, which follow its name, and returns the exit code.
 int RunGenerate(const Arguments& arguments);
 int RunChat(const Arguments& arguments);

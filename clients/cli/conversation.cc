@@ -182,7 +182,8 @@ void Conversation::SetExists(bool exists) {
   }
 }
 
-absl::Status Conversation::Send(absl::string_view turn, std::string& answer, v1::Usage& usage) {
+absl::Status Conversation::Send(absl::string_view turn, Outcome& outcome) {
+  std::string& answer = outcome.answer;
   const auto show = [&answer](absl::string_view text) {
     WriteOut(text);
     absl::StrAppend(&answer, text);
@@ -194,7 +195,10 @@ absl::Status Conversation::Send(absl::string_view turn, std::string& answer, v1:
     *messages.request().mutable_stopping() = options_.request.stopping();
     *messages.request().mutable_response() = options_.request.response();
     const absl::StatusOr<mneme::Answer> answered = messages.Chat(turn, show, &cancel_);
-    if (answered.ok()) usage = answered->finished.usage();
+    if (answered.ok()) {
+      outcome.usage = answered->finished.usage();
+      outcome.context_full = answered->context_full;
+    }
     if (answered.ok() && options_.Remembers()) {
       position_ = answered->finished.session().position();
     }
@@ -207,11 +211,12 @@ absl::Status Conversation::Send(absl::string_view turn, std::string& answer, v1:
         for (const v1::Output& output : response.outputs()) {
           absl::string_view text = output.text();
           show(answer.empty() ? absl::StripLeadingAsciiWhitespace(text) : text);
+          outcome.context_full = output.context_full();
           if (!options_.Remembers()) continue;
           is_cut_ = output.finish_reason() == v1::FINISH_REASON_LENGTH;
           ending_ = output.stop_matched();
         }
-        if (response.has_finished()) usage = response.finished().usage();
+        if (response.has_finished()) outcome.usage = response.finished().usage();
         if (response.has_finished() && options_.Remembers()) {
           position_ = response.finished().session().position();
         }
@@ -223,9 +228,8 @@ int Conversation::Answer(absl::string_view turn) {
   if (is_unsure_) (void)LookUpSession();
   cancel_.Reset();
   answering_ = true;
-  std::string answer;
-  v1::Usage usage;
-  const absl::Status status = Send(turn, answer, usage);
+  Outcome outcome;
+  const absl::Status status = Send(turn, outcome);
   answering_ = false;
   if (status.ok() && options_.Remembers()) {
     SetExists(true);
@@ -233,7 +237,7 @@ int Conversation::Answer(absl::string_view turn) {
   }
   is_unsure_ = !status.ok();
   const bool stopped = cancel_.cancelled();
-  if (!status.ok() && !stopped && answer.empty()) {  // refused
+  if (!status.ok() && !stopped && outcome.answer.empty()) {  // refused
     const int code = ReportError(status);
     if (absl::IsNotFound(status) && exists_) {
       fputs("mneme: the session and what it remembered are gone; /reset begins a new one\n",
@@ -241,9 +245,12 @@ int Conversation::Answer(absl::string_view turn) {
     }
     return code;
   }
-  if (!absl::EndsWith(answer, "\n")) WriteOut("\n");
+  if (!absl::EndsWith(outcome.answer, "\n")) WriteOut("\n");
   if (status.ok()) {
-    if (usage.has_memory_use()) ShowMemoryUse(usage);
+    if (outcome.usage.has_memory_use()) ShowMemoryUse(outcome.usage);
+    if (outcome.context_full) {
+      fprintf(stderr, "[%s; /reset begins a new one]\n", kContextFullNote);
+    }
     return kOk;
   }
   if (stopped) {

@@ -63,9 +63,15 @@ class Conversation {
   // From now on there has to be a session, or may be none: one that is gone must not come back
   // empty, without a word.
   void SetExists(bool exists);
+  // What one turn brought.
+  struct Outcome {
+    std::string answer;  // as it was shown
+    v1::Usage usage;
+    bool context_full = false;
+  };
   // Sends a turn, in the words of the template or as text. Shows the answer as it comes and leaves
-  // it in `answer`, and what was counted of it in `usage`.
-  absl::Status Send(absl::string_view turn, std::string& answer, v1::Usage& usage);
+  // it in `outcome`, with what was said of it.
+  absl::Status Send(absl::string_view turn, Outcome& outcome);
   int Answer(absl::string_view turn);
   // Below its answer, of which it is no part: on standard error.
   static void ShowMemoryUse(const v1::Usage& usage);

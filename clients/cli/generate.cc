@@ -56,6 +56,7 @@ class Printer {
     if (json_) return WriteOut(absl::StrCat(ToJson(response), "\n"));
     received_ |= response.outputs_size() > 0;
     for (const v1::Output& output : response.outputs()) {
+      context_full_ |= output.context_full();
       if (choices_.size() == 1) {
         WriteOut(output.text());
         if (!output.text().empty()) ends_with_newline_ = output.text().back() == '\n';
@@ -79,11 +80,14 @@ class Printer {
     }
   }
 
+  // Whether an answer ended because its session is full; JSON says so itself.
+  bool context_full() const { return context_full_; }
+
  private:
   const bool json_;
   std::vector<std::string> choices_;
   std::string prompt_;
-  bool received_ = false;
+  bool received_ = false, context_full_ = false;
   bool ends_with_newline_ = false;
 };
 
@@ -186,6 +190,7 @@ int RunGenerate(const Arguments& arguments) {
       &cancel);
   printer.End(status.ok());
   if (!status.ok()) return cancel.cancelled() ? kInterrupted : ReportError(status);
+  if (printer.context_full()) fprintf(stderr, "[%s]\n", kContextFullNote);
   if (options.stats) PrintStats(finished, std::min(first, absl::Now()) - start);
   return kOk;
 }

@@ -34,6 +34,8 @@ Without NAME or TARGET the server chooses a name, which is printed. A file holds
 conversation in clear; mneme-inspect session FILE says what it is of. FILE may be -, which is
 standard output or input. A PLACE is a position, in
 tokens as list shows them, or the name of a checkpoint; checkpoint:NAME where that is a number.
+ROOM is how many tokens a session can be fed. Of its TOKENS the last one, where an answer ended with
+it, is fed when the session goes on: a full one has 33 beside a room of 32.
 A session that was lost is refused like any other request: exit code 4, of those in mneme --help.
 
 )";

@@ -21,6 +21,7 @@ absl::StatusOr<Answer> ClientSession::Chat(absl::string_view text,
       if (answer.text.empty()) part = absl::StripLeadingAsciiWhitespace(part);
       absl::StrAppend(&answer.text, part);
       answer.finish_reason = output.finish_reason();
+      answer.context_full = output.context_full();
       if (on_text != nullptr && !part.empty()) on_text(part);
     }
     if (response.has_finished()) answer.finished = response.finished();

@@ -19,7 +19,8 @@ namespace mneme {
 struct Answer {
   std::string text;  // less the white space that it began with
   v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;
-  v1::Finished finished;  // what was counted, and where the session stands
+  bool context_full = false;  // it ended because the session has no room for more tokens
+  v1::Finished finished;      // what was counted, and where the session stands
 };
 
 // One thread at a time. The client must outlive it.

@@ -390,7 +390,7 @@ SessionInfo SessionManager::Describe(const SessionRecord& record) const {
           .last_used = record.last_used,
           .ttl = record.ttl,
           .memory_seed = record.memory_seed,
-          .state_bytes = residence == Residence::kStored ? pool_.slab_bytes() : 0,
+          .state_bytes = residence == Residence::kStored ? pool_.session_bytes() : 0,
           .residence = residence,
           .durability = record.durability,
           .may_have_been_at = record.doubted_at};
@@ -405,7 +405,7 @@ SessionInfo SessionManager::Describe(const Session& session) const {
           .last_used = session.last_used,
           .ttl = session.ttl,
           .memory_seed = session.memory_seed,
-          .state_bytes = pool_.slab_bytes(),
+          .state_bytes = pool_.session_bytes(),
           .residence = session.residence,
           .durability = options_.log == nullptr ? std::nullopt
                                                 : std::optional<Durability>(session.durability),

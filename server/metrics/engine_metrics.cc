@@ -21,6 +21,9 @@ void WriteOutcomes(const EngineStats& stats, const ServerStats& server, MetricWr
   out.Counter("request_success_total", "Requests answered in full, by why their text ended.")
       .Value(Count(stats.finished_by(FinishReason::kStop)), {{"finished_reason", "stop"}})
       .Value(Count(stats.finished_by(FinishReason::kLength)), {{"finished_reason", "length"}});
+  out.Counter("requests_context_full_total",
+              "Requests with an answer that ended because its session has no room for more tokens.")
+      .Value(Count(stats.contexts_filled));
 
   auto codes =
       out.Counter("requests_rejected_total", "Requests refused before they ran, by status code.");

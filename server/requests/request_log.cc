@@ -37,6 +37,7 @@ bool Write(const RequestReport& report) {
       .Add("session", report.session.name)
       .Add("outcome", OutcomeOf(report))
       .Add("finish", FinishName(report.finish));
+  if (report.context_full) line.Add("context_full", "true");
   if (!report.status.ok()) {
     line.Add("code", absl::StatusCodeToString(report.status.code()))
         .Add("reason", ReasonOf(report.status).value_or(""));

@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr int kMaxContext = 100;  // more than a block of positions, and no multiple of one
 
@@ -73,6 +74,7 @@ TEST(EngineLoopContextTest, APromptBeyondIsRefusedBeforeAnyWork) {
     EXPECT_THAT(std::string(answer.status().message()),
                 HasSubstr("text would feed 101 tokens to a session that was fed 0, expected "
                           "at most 100 together (--max-context)"));
+    EXPECT_THAT(std::string(answer.status().message()), Not(HasSubstr("answer before")));
     EXPECT_EQ(FieldOf(answer.status()), "text");
     EXPECT_EQ(ReasonOf(answer.status()), kReasonContextFull);
     EXPECT_EQ(PositionOf(answer.status()), 0);
@@ -103,6 +105,11 @@ TEST(EngineLoopContextTest, AFullSessionCanStillBeReadAndForkedAndIsNeverCutShor
       EXPECT_EQ(PositionOf(answer.status()), kMaxContext + 1);
     }
   }
+  const Answer pending = h.Generate(Greedy({}, 1, "s"));
+  EXPECT_THAT(std::string(pending.status().message()),
+              HasSubstr("would feed 1 token to a session that was fed 100, expected at most 100 "
+                        "together (--max-context); the last token of its answer before is one of "
+                        "them, as it was not fed yet"));
   EXPECT_EQ(h.rows_per_step.size(), steps);
   EXPECT_EQ(h.loop->commands().Get(full)->position, kMaxContext + 1);
   EXPECT_TRUE(h.loop->commands().Delete(full).ok());

@@ -158,11 +158,36 @@ TEST(EngineStatsTest, RejectionsAreCountedByCodeAndReason) {
   EXPECT_EQ(RejectedFor(h.stats, kReasonDraining), 1);
 }
 
-TEST(EngineStatsTest, AConversationThatIsNotTheSessionsHasAReasonOfItsOwn) {
+TEST(EngineStatsTest, EveryReasonIsCountedByItsName) {
   EngineStats stats;
-  stats.Reject(WithReason(absl::FailedPreconditionError("another one"), kReasonHistory));
-  EXPECT_EQ(RejectedFor(stats, kReasonHistory), 1);
+  for (const absl::string_view reason : kReasons) {
+    EXPECT_EQ(RejectedFor(stats, reason), 0) << reason << " twice in the list?";
+    stats.Reject(WithReason(absl::FailedPreconditionError("refused"), reason));
+    EXPECT_EQ(RejectedFor(stats, reason), 1) << reason;
+  }
   EXPECT_EQ(RejectedFor(stats, "OTHER"), 0);
+  for (const absl::string_view reason :
+       {kReasonContextFull, kReasonMemorySeed, kReasonEngramCapacity, kReasonWrongKind}) {
+    EXPECT_EQ(RejectedFor(stats, reason), 1) << reason;
+  }
+}
+
+TEST(EngineStatsTest, RequestsThatFillOrExceedTheContextAreCounted) {
+  HarnessOptions options;
+  options.max_context = 10;
+  LoopHarness h(options);
+  h.Generate(Greedy({1, 2, 3}, 4, "s"));
+  EXPECT_EQ(h.stats.contexts_filled.value(), 0) << "max_tokens ended it";
+  h.Generate(Greedy({1, 2, 3}, 8, "t"));
+  EXPECT_EQ(h.stats.contexts_filled.value(), 0) << "there was room for all";
+  Request choices = Greedy({1, 2, 3}, 100);
+  choices.n = 2;
+  h.Generate(choices);
+  EXPECT_EQ(h.stats.contexts_filled.value(), 1) << "one request, of two choices";
+  h.Generate(Greedy({4}, 1, "t"));
+  EXPECT_EQ(h.stats.contexts_filled.value(), 1) << "it was refused";
+  EXPECT_EQ(RejectedFor(h.stats, kReasonContextFull), 1);
+  EXPECT_EQ(RejectedFor(h.stats, "OTHER"), 0);
 }
 
 TEST(EngineStatsTest, AReasonThatIsNotListedIsAnother) {

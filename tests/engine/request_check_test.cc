@@ -220,8 +220,13 @@ TEST(CapacityPlanTest, ABudgetBeyondTheMemoryIsCutToItLessAReserve) {
   EXPECT_EQ(whole.ToString(), "5 sessions fit in 5.0 KiB (1.0 KiB each)");
   options.state_memory_bytes = 5121;
   EXPECT_EQ(PlanCapacity(8192, 5120, 1024, options).status().message(),
+            "no session fits: the state of one takes 8192 bytes, and there are 4096 bytes for "
+            "states (the configured budget is 5121 bytes, 5120 bytes are available, less a "
+            "reserve)");
+  options.state_memory_bytes = 7168;
+  EXPECT_EQ(PlanCapacity(8192, 5120, 1024, options).status().message(),
             "no session fits: the state of one takes 8.0 KiB, and there are 4.0 KiB for states "
-            "(the configured budget is 5.0 KiB, 5.0 KiB are available, less a reserve)");
+            "(the configured budget is 7.0 KiB, 5.0 KiB are available, less a reserve)");
 }
 
 TEST(CapacityPlanTest, WithoutABudgetAReserveIsKept) {
@@ -239,6 +244,15 @@ TEST(CapacityPlanTest, NoRoomForOneIsAnErrorWithTheNumbers) {
   EXPECT_EQ(status.message(),
             "no session fits: the state of one takes 2.0 KiB, and there are 1.0 KiB for states "
             "(the configured budget is 1.0 KiB)");
+  options.state_memory_bytes = int64_t{4} << 20;
+  EXPECT_EQ(
+      PlanCapacity((int64_t{4} << 20) + 1024, int64_t{1} << 30, 0, options).status().message(),
+      "no session fits: the state of one takes 4195328 bytes, and there are 4194304 bytes "
+      "for states (the configured budget is 4194304 bytes)")
+      << "which would both be 4.0 MiB";
+  EXPECT_EQ(PlanCapacity(1025, 1024, 0, {}).status().message(),
+            "no session fits: the state of one takes 1025 bytes, and there are 1024 bytes for "
+            "states (1024 bytes available, less a reserve)");
 }
 
 TEST(CapacityPlanTest, WeightsThatLeaveNothingAreNamed) {

@@ -229,6 +229,38 @@ TEST(ClientProcessTest, AChatKeepsASession) {
   EXPECT_THAT(again.err, ContainsRegex("\\[session talk, going on after [0-9]+ tokens\\]"));
 }
 
+TEST(ClientProcessTest, AnAnswerThatFillsItsSessionSaysSo) {
+  const TemporaryFolder model;
+  ASSERT_EQ(RunProgram({kMakeModel, "--shape", "llama-tiny", "--out", model.path()}).code, 0);
+  Server server({"--model", model.path(), "--max-context=32"});
+  const std::string note = "[the answer ends as its session has no room for more tokens";
+  const auto generate = [&](const std::vector<std::string>& flags) {
+    return RunClient(server, With({"generate", "hello there all", "--ignore-eos"}, flags));
+  };
+  const Result some = generate({"--max-tokens=4", "-s", "some", "--stats"});
+  EXPECT_EQ(some.code, 0) << some.err;
+  EXPECT_THAT(some.err, Not(HasSubstr("no room")));
+  const Result full = generate({"--max-tokens=100", "-s", "full", "--stats"});
+  EXPECT_EQ(full.code, 0) << full.err;
+  EXPECT_THAT(full.err, AllOf(HasSubstr(note + "]\n"), HasSubstr("18 generated")));
+  EXPECT_THAT(full.out, Not(HasSubstr("no room")));
+  EXPECT_THAT(generate({"--max-tokens=100", "-n", "2"}).err, HasSubstr(note + "]\n"));
+  const Result json = generate({"--max-tokens=100", "--json"});
+  EXPECT_THAT(json.out, HasSubstr("\"context_full\":true"));
+  EXPECT_EQ(json.err, "");
+  const Result refused = generate({"-s", "full"});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.err, HasSubstr("would feed 16 tokens to a session that was fed 32, expected "
+                                     "at most 32 together (--max-context); the last token of its "
+                                     "answer before is one of them"));
+
+  const std::vector<std::string> chat = {"chat", "--ignore-eos", "--no-default-stop", "-s"};
+  const Result talk = RunClient(server, With(chat, {"talk", "--max-tokens=100"}), "hi\n");
+  EXPECT_THAT(talk.err, HasSubstr(note + "; /reset begins a new one]\n"));
+  const Result less = RunClient(server, With(chat, {"less", "--max-tokens=2"}), "hi\n");
+  EXPECT_THAT(less.err, Not(HasSubstr("no room")));
+}
+
 TEST(ClientProcessTest, WhatMustExistIsNotBegunAnew) {
   Server server;
   const Result chat =

@@ -60,8 +60,9 @@ TEST(ServerProcessTest, ThePlanCountsSessionsWithoutLoading) {
 }
 
 TEST(ServerProcessTest, ThePlanHasThePriceOfTheContext) {
-  const auto plan = [](const std::string& model, const std::string& context) {
-    return RunServer({"--model", model, "--plan", "--state-memory=64MiB", "--threads=2",
+  const auto plan = [](const std::string& model, const std::string& context,
+                       const std::string& state_memory = "64MiB") {
+    return RunServer({"--model", model, "--plan", "--state-memory", state_memory, "--threads=2",
                       "--max-context", context});
   };
   const auto make_tiny = [](const std::string& shape, const TemporaryFolder& folder) {
@@ -81,7 +82,17 @@ TEST(ServerProcessTest, ThePlanHasThePriceOfTheContext) {
     return std::stoll(text.substr(at));
   };
   const int64_t bytes = number(small.out, "session   ");
-  EXPECT_EQ(bytes % 1024, 0);
+  // As many bytes are enough for one, and one less is not.
+  EXPECT_THAT(plan(transformer.path(), "1024", absl::StrCat(bytes)).out,
+              HasSubstr("1 session fits in"));
+  const Result short_of_one = plan(transformer.path(), "1024", absl::StrCat(bytes - 1));
+  EXPECT_EQ(short_of_one.code, 4);
+  EXPECT_THAT(short_of_one.err,
+              HasSubstr(absl::StrCat("the state of one takes ", bytes, " bytes, and there are ",
+                                     bytes - 1, " bytes for states")));
+  const int64_t tables = number(small.out, "tables: ");
+  EXPECT_EQ(bytes, number(small.out, "slab: ") + tables);
+  EXPECT_EQ(tables, 8 * 1024 / 64);
   EXPECT_EQ(number(large.out, "session   "), 4 * bytes);
   const int64_t few = number(large.out, "capacity  "), many = number(small.out, "capacity  ");
   EXPECT_NEAR(static_cast<double>(many), 4.0 * few, 4) << "four times the context, a quarter fits";
@@ -92,7 +103,7 @@ TEST(ServerProcessTest, ThePlanHasThePriceOfTheContext) {
   // One layer with two heads of 16: 1024 positions, keys and values, f32.
   EXPECT_THAT(mixed.out, HasSubstr("(--max-context): 256.0 KiB for what grows with them"));
   const int64_t whole = number(mixed.out, "session   ");
-  EXPECT_EQ(number(plan(hybrid.path(), "2048").out, "session   "), whole + 256 * 1024);
+  EXPECT_EQ(number(plan(hybrid.path(), "2048").out, "session   "), whole + 256 * 1024 + tables);
   const Result learned = plan(gpt2.path(), "1024");
   EXPECT_EQ(learned.code, 0) << learned.err;
   EXPECT_THAT(learned.out, HasSubstr("up to 256 tokens (the positions that the model has): "));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -10,14 +11,17 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/context_tables.h"
 #include "models/state_bytes.h"
 
 namespace mneme {
 namespace {
 
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 TEST(StateLayoutTest, FieldsFollowEachOtherAlignedTo64Bytes) {
   StateLayout layout;
@@ -89,6 +93,33 @@ TEST(StateLayoutTest, EqualLayersArePrintedOnce) {
     if (!absl::StartsWith(line, "slab")) columns.insert(line.find("bytes"));
   }
   EXPECT_EQ(columns.size(), 1u) << text;
+  EXPECT_THAT(text, ContainsRegex("alignment +56 bytes  between fields\n"));
+}
+
+// The bytes of all lines but that of the slab, which is the sum of those above it.
+int64_t SumOfLines(const std::string& text) {
+  int64_t sum = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    if (absl::StartsWith(line, "slab")) continue;
+    const std::string before(line.substr(0, line.find(" bytes")));
+    sum += std::stoll(before.substr(before.rfind(' ') + 1));
+  }
+  return sum;
+}
+
+TEST(StateLayoutTest, LinesAddUpToWhatASessionTakes) {
+  StateLayout layout;
+  layout.Add({.name = "memory", .shape = {3, 5}});
+  EXPECT_THAT(layout.ToString(), Not(HasSubstr("tables")));
+  EXPECT_EQ(SumOfLines(layout.ToString()), SessionBytes(layout));
+  layout.Add({.name = "keys", .shape = {1, 130, 1}, .guard = StateGuard::kFirstRows});
+  layout.Add({.name = "ring", .layer = 1, .shape = {1, 64, 3}, .guard = StateGuard::kRing});
+  const std::string text = layout.ToString();
+  EXPECT_EQ(SumOfLines(text), SessionBytes(layout)) << text;
+  EXPECT_THAT(text, HasSubstr("tables: 32 bytes")) << "of three blocks and one";
+  StateLayout whole;
+  whole.Add({.name = "memory", .shape = {16}});
+  EXPECT_THAT(whole.ToString(), Not(HasSubstr("alignment")));
 }
 
 TEST(StateLayoutTest, LayersWithOthersBetweenThemShareALine) {
@@ -96,7 +127,7 @@ TEST(StateLayoutTest, LayersWithOthersBetweenThemShareALine) {
   for (int layer = 0; layer < 12; ++layer) {
     if (layer % 2 == 1) layout.Add({.name = "memory", .layer = layer, .shape = {1, 16}});
     if (layer < 3 || layer == 5 || layer == 8) {
-      layout.Add({.name = "window", .layer = layer, .shape = {1, 8}});
+      layout.Add({.name = "window", .layer = layer, .shape = {2, 8}});
     }
   }
   const std::string text = layout.ToString();

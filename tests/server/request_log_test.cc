@@ -57,6 +57,12 @@ TEST_F(RequestLogTest, ACompletedRequestIsOneLineOfText) {
                               "total_ms=60.000\n"));
 }
 
+TEST_F(RequestLogTest, AFullContextIsToldFromMaxTokens) {
+  RequestReport report = Completed();
+  report.context_full = true;
+  EXPECT_THAT(Log(report), HasSubstr(" finish=length context_full=true prompt_tokens=3 "));
+}
+
 TEST_F(RequestLogTest, OrAnObjectOfJson) {
   SetLogFormat(LogFormat::kJson);
   const nlohmann::json line = nlohmann::json::parse(Log(Completed()));

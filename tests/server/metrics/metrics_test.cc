@@ -71,10 +71,12 @@ TEST_F(MetricsTest, OutcomesAddUpToAllRequestsThatEnded) {
   stats.finished_by(FinishReason::kStop).Add(3);
   stats.finished_by(FinishReason::kLength).Add(4);
   stats.finished_by(FinishReason::kCancelled).Add(2);
+  stats.contexts_filled.Add(3);
   stats.Reject(absl::NotFoundError("x"));
   access_.stats().Refuse(absl::NotFoundError("y"));
   const std::vector<std::string> lines = Lines();
   EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"completed\"} 7"));
+  EXPECT_THAT(lines, Contains("mneme_requests_context_full_total{model_name=\"m\"} 3"));
   EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"cancelled\"} 2"));
   EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"rejected\"} 2"));
   EXPECT_THAT(lines,
@@ -94,6 +96,7 @@ TEST_F(MetricsTest, WhoeverRefusedARequestItsReasonIsCounted) {
   EXPECT_THAT(lines, Contains(name + "\"QUEUE_FULL\"} 2"));
   EXPECT_THAT(lines, Contains(name + "\"LOADING\"} 1"));
   EXPECT_THAT(lines, Contains(name + "\"KEY_TOKEN_LIMIT\"} 0"));
+  EXPECT_THAT(lines, Contains(name + "\"CONTEXT_FULL\"} 0"));
   EXPECT_THAT(lines, Contains(name + "\"OTHER\"} 0"));
 }
 
