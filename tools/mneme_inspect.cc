@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/human_bytes.h"
 #include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "engine/step_plan.h"
@@ -128,8 +129,8 @@ absl::Status PrintState(const std::string& folder, const ModelOptions& options) 
   const std::optional<int64_t> most = plan.state_layout.max_tokens();
   const std::string length =
       most.has_value() ? absl::StrCat("for up to ", *most, " tokens") : "however long it is";
-  absl::PrintF("a session takes %.2f MiB, %s; %d sessions fit in 1 GiB\n",
-               static_cast<double>(slab) / (1 << 20), length, (int64_t{1} << 30) / slab);
+  absl::PrintF("a session takes %s, %s; %d sessions fit in 1 GiB\n", HumanBytes(slab), length,
+               (int64_t{1} << 30) / slab);
   return absl::OkStatus();
 }
 

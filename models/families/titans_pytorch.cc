@@ -59,10 +59,11 @@ MemoryNetwork ReadMemoryModel(ConfigReader& reader, ConfigReader& memory, int di
   MemoryNetwork network;
   if (!reader.IsNull(kModel)) {
     ConfigReader part(ObjectOf(reader, kModel), PathOf(reader, kModel));
-    part.Require({"class", "dim", "depth"});
+    // Other classes have other arguments.
     if (part.String("class", "MemoryMLP") != "MemoryMLP") {
       part.Unsupported("class", *part.Find("class"), "\"MemoryMLP\"");
     }
+    part.Require({"class", "dim", "depth"});
     if (const int width = part.Int("dim", dim, 1, kMaxChannels); width != dim) {
       part.Invalid("dim", width, absl::StrCat("the width of the memory's heads, ", dim));
     }
