@@ -282,6 +282,10 @@ constexpr Refusal kRefusals[] = {
      "a number that divides hidden_size (64)"},
     {"ttt_batch", "ttt-linear-tiny", R"({"mini_batch_size": 0})", kInvalid,
      "\"mini_batch_size\" is 0"},
+    {"ttt_scaling", "ttt-linear-tiny", R"({"rope_scaling": {"type": "linear", "factor": 2}})",
+     kUnimplemented, "\"rope_scaling\" is "},
+    {"ttt_attention", "ttt-linear-tiny", R"({"attention_kind": "sliding"})", kUnimplemented,
+     "\"attention_kind\" is \"sliding\""},
     {"ttt_act", "ttt-linear-tiny", R"({"hidden_act": "gelu"})", kUnimplemented,
      "\"hidden_act\" is \"gelu\""},
 };
