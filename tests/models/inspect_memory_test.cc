@@ -346,6 +346,14 @@ TEST(InspectSurpriseOfSegmentsTest, ATokensNumbersAreItsOwnWhateverFollows) {
     const nlohmann::json config = nlohmann::json::parse(file);
     const int64_t segment = config["segment_len"], longterm = config["num_longterm_mem_tokens"];
     ASSERT_GT(longterm, 0) << name;
+    const auto position_of = [&](int64_t token) { return token + token / segment * longterm; };
+    // With a weight residual gradients are taken at weights that the pool of the whole step
+    // decides: until the step is done its losses are those of the part that is known.
+    const auto is_known = [&](int64_t token, int64_t tokens) {
+      if (!config.value("neural_mem_weight_residual", false)) return true;
+      const int64_t step = config["neural_memory_segment_len"];
+      return position_of(token) < (position_of(tokens - 1) + 1) / step * step;
+    };
     const std::vector<double> ids = Values<int32_t>(golden, "input_ids");
     const auto rows_of = [&](int64_t tokens) {
       files.Write("ids.txt", absl::StrJoin(ids.begin(), ids.begin() + tokens, " "));
@@ -361,6 +369,7 @@ TEST(InspectSurpriseOfSegmentsTest, ATokensNumbersAreItsOwnWhateverFollows) {
       const auto part = rows_of(tokens);
       ASSERT_EQ(part.size(), tokens * layers) << name;
       for (size_t i = 0; i < part.size(); ++i) {
+        if (!is_known(static_cast<int64_t>(part[i][0]), tokens)) continue;
         for (size_t cell = 0; cell < part[i].size(); ++cell) {
           EXPECT_NEAR(part[i][cell], whole[i][cell], 1e-6 * (1 + std::abs(whole[i][cell])))
               << name << ", " << tokens << " tokens: row " << i << ", cell " << cell;
@@ -375,7 +384,7 @@ TEST(InspectSurpriseOfSegmentsTest, ATokensNumbersAreItsOwnWhateverFollows) {
         const std::string tensor = absl::StrCat("layers.", row[2], ".", what);
         const std::vector<double> values = Values<float>(golden, tensor);
         const int64_t heads = golden.at(tensor).shape[0], positions = golden.at(tensor).shape[1];
-        const int64_t position = token + token / segment * longterm;
+        const int64_t position = position_of(token);
         double sum = 0;
         for (int64_t head = 0; head < heads && position < positions; ++head) {
           sum += values[head * positions + position];
