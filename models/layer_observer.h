@@ -26,7 +26,7 @@ class LayerObserver {
   virtual ~LayerObserver() = default;
 
   // The tokens that follow are the next `tokens` of the sequence: of a step of one row, or of a
-  // prefix that all sessions begin with.
+  // prefix that all sessions begin with. Positions that the network inserts count.
   virtual void OnStep(int tokens) = 0;
   virtual void OnLayer(Backend& backend, const Observation& observation) = 0;
   // Memory for a tensor that is made for the observer alone, until the next call.

@@ -1,9 +1,13 @@
 #include "models/model.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -209,6 +213,51 @@ void AddTensors(const Checkpoint& checkpoint, absl::string_view what_of_one, abs
       ": ", absl::StrJoin(names, ", "), count > kShown ? ", ..." : ""));
 }
 
+// The number of the layer that a tensor of this name is in; -1: there is none in it.
+int LayerOf(absl::string_view name) {
+  constexpr absl::string_view kLayers = "layers.";
+  const size_t at = name.find(kLayers);
+  int layer = -1;
+  if (at == name.npos) return layer;
+  name.remove_prefix(at + kLayers.size());
+  return absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) ? layer : -1;
+}
+
+// What of the configuration leaves out some of these tensors, for people.
+std::vector<std::string> ReasonsOf(const std::vector<std::string>& unused,
+                                   const ModelConfig& config, int layers) {
+  std::vector<std::string> reasons;
+  for (const LeavesOut& one : config.leaves_out) {
+    if (absl::c_any_of(unused, [&](const std::string& name) {
+          return absl::StrContains(name, one.tensors);
+        })) {
+      reasons.push_back(absl::StrCat("\"", one.key, "\" is ", one.value));
+    }
+  }
+  if (absl::c_any_of(unused, [&](const std::string& name) { return LayerOf(name) >= layers; })) {
+    reasons.push_back(absl::StrCat("the number of layers is ", layers));
+  }
+  return reasons;
+}
+
+// Tensors that nobody took. A state of training is harmless; but a key with another value than the
+// network was trained with leaves tensors unused, too, and then another function is computed.
+void AddUnused(const Checkpoint& checkpoint, const ModelConfig& config, int layers,
+               const std::vector<std::string>& unused, std::vector<std::string>& warnings) {
+  constexpr size_t kShown = 6;
+  if (unused.empty()) return;
+  const std::vector<std::string> shown(unused.begin(),
+                                       unused.begin() + std::min(unused.size(), kShown));
+  const std::vector<std::string> reasons = ReasonsOf(unused, config, layers);
+  warnings.push_back(absl::StrCat(
+      checkpoint.path(), ": ", unused.size(), " of ", checkpoint.entries().size(),
+      unused.size() == 1 ? " tensors is not used: " : " tensors are not used: ",
+      absl::StrJoin(shown, ", "), unused.size() > kShown ? ", ..." : "",
+      ". Unless training left them behind, config.json is not this file's, and what the model says "
+      "means nothing",
+      reasons.empty() ? "" : absl::StrCat(": in config.json ", absl::StrJoin(reasons, ", "))));
+}
+
 // Warnings of facts that are accepted and may yet be mistakes. `weights` have been taken.
 std::vector<std::string> WarningsOf(const ModelConfig& config, const BuiltNetwork& built,
                                     const Checkpoint& checkpoint, const WeightStore& weights) {
@@ -219,7 +268,7 @@ std::vector<std::string> WarningsOf(const ModelConfig& config, const BuiltNetwor
   AddTensors(checkpoint, "of the shards is not in \"weight_map\", and read all the same",
              "of the shards are not in \"weight_map\", and read all the same",
              checkpoint.unlisted(), warnings);
-  AddTensors(checkpoint, "is not used", "are not used", weights.Unused(), warnings);
+  AddUnused(checkpoint, config, built.network->info().layers, weights.Unused(), warnings);
   return warnings;
 }
 

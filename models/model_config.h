@@ -16,6 +16,12 @@
 
 namespace mneme {
 
+// A key of config.json whose value leaves some tensors out of the network.
+struct LeavesOut {
+  std::string key, value;  // the value as JSON
+  std::string tensors;     // part of their names
+};
+
 // The server and its tools know this of a configuration. All else is inside make_network.
 struct ModelConfig {
   std::string model_type;  // of config.json
@@ -23,6 +29,7 @@ struct ModelConfig {
   std::optional<int32_t> bos_token;
   std::vector<int32_t> eos_tokens;
   std::vector<std::string> warnings;  // for the log: values that are accepted but not followed
+  std::vector<LeavesOut> leaves_out;  // why a file may have tensors that nobody takes
   // A hash of model_type and of the values in force of all keys that the family read and that move
   // logits or state, whether the file spells out a default or not.
   uint64_t fingerprint = 0;

@@ -30,6 +30,7 @@ class WeightRecorder final : public Weights {
 
   bool Has(absl::string_view name) const override;
   bool HasShape(absl::string_view, Shape) const override { return true; }
+  bool Differ(absl::string_view, absl::string_view) const override { return false; }
   int Rows(absl::string_view, int otherwise) const override { return otherwise; }
   absl::StatusOr<PackedMatrix> MatrixAs(absl::string_view name, Shape stored) override;
   absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,

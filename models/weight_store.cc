@@ -80,6 +80,19 @@ bool WeightStore::HasShape(absl::string_view name, Shape shape) const {
                                         shape.dims, shape.dims + shape.rank);
 }
 
+bool WeightStore::Differ(absl::string_view a, absl::string_view b) const {
+  const Checkpoint::Entry *first = checkpoint_.Find(a), *second = checkpoint_.Find(b);
+  if (first == nullptr || second == nullptr) return false;
+  const std::span<const std::byte> bytes = first->bytes(), others = second->bytes();
+  const bool same = first->tensor->dtype_name == second->tensor->dtype_name &&
+                    first->tensor->shape == second->tensor->shape &&
+                    bytes.size() == others.size() &&
+                    std::memcmp(bytes.data(), others.data(), bytes.size()) == 0;
+  Release(*first, bytes);
+  Release(*second, others);
+  return !same;
+}
+
 int WeightStore::Rows(absl::string_view name, int otherwise) const {
   const Checkpoint::Entry* entry = checkpoint_.Find(name);
   if (entry == nullptr || entry->tensor->shape.size() != 2) return otherwise;
@@ -157,9 +170,9 @@ std::byte* WeightStore::Place(int64_t bytes) {
   return memory_.data() + offset;
 }
 
-void WeightStore::Release(const Piece& piece) {
-  const int64_t begin = piece.bytes.data() - piece.entry->file->file().bytes().data();
-  piece.entry->file->file().Release(begin, begin + static_cast<int64_t>(piece.bytes.size()));
+void WeightStore::Release(const Checkpoint::Entry& entry, std::span<const std::byte> bytes) {
+  const int64_t begin = bytes.data() - entry.file->file().bytes().data();
+  entry.file->file().Release(begin, begin + static_cast<int64_t>(bytes.size()));
 }
 
 void WeightStore::Done(const Piece& piece) {

@@ -46,6 +46,7 @@ class WeightStore final : public Weights {
 
   bool Has(absl::string_view name) const override { return checkpoint_.Find(name) != nullptr; }
   bool HasShape(absl::string_view name, Shape shape) const override;
+  bool Differ(absl::string_view a, absl::string_view b) const override;
   int Rows(absl::string_view name, int otherwise) const override;
   absl::StatusOr<PackedMatrix> MatrixAs(absl::string_view name, Shape stored) override;
   absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
@@ -92,7 +93,8 @@ class WeightStore final : public Weights {
   // While loading: checks the values, and adds them to the fingerprint.
   absl::Status Scan(const Piece& piece);
   // The file's pages need not stay in this process.
-  static void Release(const Piece& piece);
+  static void Release(const Checkpoint::Entry& entry, std::span<const std::byte> bytes);
+  static void Release(const Piece& piece) { Release(*piece.entry, piece.bytes); }
   absl::StatusOr<PackedMatrix> Pack(const Piece& piece, DType dtype, int out, int in);
   // The same of a piece whose elements are `bytes`.
   absl::StatusOr<PackedMatrix> PackBytes(const Piece& piece, std::span<const std::byte> bytes,

@@ -34,6 +34,8 @@ class Weights {
   virtual bool Has(absl::string_view name) const = 0;
   // Whether there is a tensor of exactly this shape.
   virtual bool HasShape(absl::string_view name, Shape shape) const = 0;
+  // Whether there are both of these tensors, and they are not the same.
+  virtual bool Differ(absl::string_view a, absl::string_view b) const = 0;
   // The rows of a matrix, where a file decides; `otherwise` where there is no such matrix or no
   // file.
   virtual int Rows(absl::string_view name, int otherwise) const = 0;

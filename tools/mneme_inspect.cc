@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/human_bytes.h"
 #include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "engine/step_plan.h"
@@ -130,8 +131,11 @@ absl::Status PrintState(const std::string& folder, const ModelOptions& options) 
   const std::string length =
       most.has_value() ? absl::StrCat("for up to ", *most, *most == 1 ? " token" : " tokens")
                        : "however long it is";
-  absl::PrintF("a session takes %.2f MiB, %s; %d sessions fit in 1 GiB\n",
-               static_cast<double>(session) / (1 << 20), length, (int64_t{1} << 30) / session);
+  absl::PrintF(
+      "a session takes %s, %s; %d sessions fit in 1 GiB
+      ", HumanBytes(session), length,
+      (int64_t{1} << 30) /
+      session);
   return absl::OkStatus();
 }
 

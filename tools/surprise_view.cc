@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "kernels/inserted_positions.h"
 
 namespace mneme {
 namespace {
@@ -30,9 +31,9 @@ struct Lane {
 
 class Reader {
  public:
-  // `tokens`: of the sequence, behind a prefix.
+  // `tokens`: of the sequence, behind a prefix and among the positions that the model inserts.
   Reader(const SurpriseView& view, const ModelInfo& model, const LayerTape& tape, int64_t tokens)
-      : tape_(tape), prefix_(tape.tokens() - tokens) {
+      : tape_(tape), inserted_(model.inserted), prefix_(tape.tokens() - model.inserted.Of(tokens)) {
     for (const TrainedLayer& trained : model.trained) {
       const bool wanted = view.layers.empty() || absl::c_linear_search(view.layers, trained.layer);
       if (!wanted) continue;
@@ -49,7 +50,7 @@ class Reader {
   std::optional<double> At(const Lane& lane, const std::string& name, int64_t token) const {
     const LayerTape::Track* const track = tape_.Find(lane.layer, name);
     if (track == nullptr) return std::nullopt;
-    const double* const row = track->values.data() + (prefix_ + token) * track->width;
+    const double* const row = track->values.data() + RowOf(token) * track->width;
     const int64_t width = lane.head < 0 ? track->width : track->width / lane.heads;
     const int64_t first = lane.head < 0 ? 0 : lane.head * width;
     double sum = 0;
@@ -58,7 +59,11 @@ class Reader {
   }
 
  private:
+  // Inserted positions are fed in front of their token.
+  int64_t RowOf(int64_t token) const { return prefix_ + inserted_.Of(token + 1) - 1; }
+
   const LayerTape& tape_;
+  const InsertedPositions inserted_;
   const int64_t prefix_;
   std::vector<Lane> lanes_;
 };

@@ -28,7 +28,8 @@ absl::Status CheckSurpriseView(const SurpriseView& view, const ModelInfo& model)
 absl::Status CheckSurpriseValue(const SurpriseView& view, const ModelInfo& model,
                                 const LayerTape& tape);
 
-// On standard output. Of tokens, `texts` may be empty; a prefix has been recorded before them.
+// On standard output. Of tokens, `texts` may be empty; a prefix has been recorded before them, and
+// positions that the model inserts between them.
 void PrintSurprise(const SurpriseView& view, const ModelInfo& model, const LayerTape& tape,
                    std::span<const int32_t> ids, std::span<const std::string> texts);
 

@@ -39,6 +39,10 @@ AttentionConfig ReadPart(ConfigReader& part, const StackKeys& stack, ModelConfig
     part.Invalid("num_heads", nullptr, "the number of heads of the layers with attention");
   }
   AttentionConfig attention = ReadAttentionConfig(part, stack.model_dim, /*default_heads=*/1);
+  if (!part.IsNull("qk_norm") && *part.Find("qk_norm") != false) {
+    part.Unsupported("qk_norm", *part.Find("qk_norm"),
+                     "false: upstream's attention beside memories has no such norm");
+  }
   attention.prefix = options.prefix;
   if (!options.bias_and_theta) {
     const AttentionConfig own;
@@ -88,6 +92,10 @@ AttentionConfig ReadAttentionConfig(ConfigReader& reader, int model_dim, int def
   attention.qkv_bias = reader.Bool("qkv_bias", false);
   attention.window = reader.NullableInt("window_size", 1, kMaxWindow).value_or(0);
   attention.rope_theta = reader.Number("rope_theta", 10000, 1, 1e30);
+  RefuseUnlessNull(reader, "rope_scaling", "null: frequencies are those of rope_theta alone");
+  if (!reader.IsNull("use_rope") && *reader.Find("use_rope") != true) {
+    reader.Unsupported("use_rope", *reader.Find("use_rope"), "true: keys are rotated");
+  }
   return attention;
 }
 

@@ -38,7 +38,7 @@ NetworkMaker ReadDeltaNet(absl::string_view model_type, ConfigReader& reader, Mo
       .key_norm = ReadQueryKeyNorm(reader),
       .learned_strength = reader.Bool("use_beta", true),
       .allow_negative_eigenvalues = reader.Bool("allow_neg_eigval", false),
-      .output_gate = reader.Bool("use_gate", false)};
+      .output_gate = ReadSwitch(reader, config, "use_gate", false, ".g_proj.")};
   const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   reader.Disregard({"use_output_norm"});  // upstream does not read it
   return StackNetwork(stack, Hybrid(attention, [mixer](const LayerBuilder& builder) {

@@ -24,7 +24,7 @@ NetworkMaker ReadMamba(absl::string_view model_type, ConfigReader& reader, Model
     reader.Keep("dt_rank", mixer.rank);  // under whichever name it came
   }
   RefuseUnlessNull(reader, "attn", "null: this model_type has no layers of attention");
-  mixer.conv_bias = reader.Bool("use_conv_bias", true);
+  mixer.conv_bias = ReadSwitch(reader, config, "use_conv_bias", true, ".conv1d.bias");
   if (falcon) {
     mixer.inner_norm_eps =
         static_cast<float>(reader.Number("mixer_rms_eps", 1e-6, kLeastNumber, 1));

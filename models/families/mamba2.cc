@@ -79,7 +79,7 @@ NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& co
   mixer.states = reader.Int("state_size", 128, 1, kMaxHeadDim);
   CheckChannels(reader, int64_t{mixer.groups} * mixer.states, "state_size");
   mixer.conv_width = reader.Int("conv_kernel", 4, 1, kMaxConvWidth);
-  mixer.conv_bias = reader.Bool("use_conv_bias", true);
+  mixer.conv_bias = ReadSwitch(reader, config, "use_conv_bias", true, ".conv1d.bias");
   mixer.bias = reader.Bool("use_bias", false);
   std::tie(mixer.least_step, mixer.most_step) = ReadStepLimit(
       reader, fla ? ReadRenamedKey(reader, "dt_limit", "time_step_limit") : "time_step_limit",
@@ -88,7 +88,7 @@ NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& co
   if (fla) {
     mixer.skip_by_channel = reader.Bool("D_has_hdim", false);
     const bool norm_first = reader.Bool("norm_before_gate", false);
-    if (!reader.Bool("rmsnorm", true)) {
+    if (!ReadSwitch(reader, config, "rmsnorm", true, ".mixer.norm.")) {
       mixer.output = Mamba2Config::Output::kGate;
       reader.Keep("norm_before_gate", false);  // there is none
       reader.Disregard({"norm_groups"});

@@ -40,8 +40,8 @@ RwkvKeys ReadRwkvKeys(ConfigReader& reader, double default_ratio, ModelConfig& c
   keys.stack.layers = reader.Int("num_hidden_layers", 24, 1, kMaxLayers);
   keys.stack.norm_eps = static_cast<float>(reader.Number("norm_eps", 1e-5, kLeastNumber, 1));
   keys.stack.mlp_dim = ReadChannelMixDim(reader, keys.stack.model_dim, default_ratio);
-  keys.norm_first = reader.Bool("norm_first", true);
-  keys.norm_bias = reader.Bool("norm_bias", true);
+  keys.norm_first = ReadSwitch(reader, config, "norm_first", true, ".pre_norm.");
+  keys.norm_bias = ReadSwitch(reader, config, "norm_bias", true, "norm.bias");
   ReadTokensAndTies(reader, keys.stack, config);
   keys.attention = ReadAttentionLayers(reader, keys.stack, config);
   // Which kernel runs, and what makes no difference to a result.

@@ -63,6 +63,17 @@ void WarnOfUnused(ConfigReader& reader, ModelConfig& config,
   reader.Disregard(keys);
 }
 
+void NoteLeftOut(ModelConfig& config, const char* key, const json& value, const char* tensors) {
+  config.leaves_out.push_back({.key = key, .value = value.dump(), .tensors = tensors});
+}
+
+bool ReadSwitch(ConfigReader& reader, ModelConfig& config, const char* key, bool otherwise,
+                const char* tensors) {
+  const bool on = reader.Bool(key, otherwise);
+  if (!on) NoteLeftOut(config, key, false, tensors);
+  return on;
+}
+
 int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names) {
   const std::string value = reader.String(key, *names.begin());
   std::string expected;

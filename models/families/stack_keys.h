@@ -75,6 +75,13 @@ void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view e
 void WarnOfUnused(ConfigReader& reader, ModelConfig& config,
                   std::initializer_list<const char*> keys, absl::string_view why);
 
+// Remembers that `key`, of this value, leaves tensors out whose names contain `tensors`.
+void NoteLeftOut(ModelConfig& config, const char* key, const nlohmann::json& value,
+                 const char* tensors);
+// A switch of the network that leaves such tensors out when it is off.
+bool ReadSwitch(ConfigReader& reader, ModelConfig& config, const char* key, bool otherwise,
+                const char* tensors);
+
 // One of several names, as its place among them; the first one where the key is missing.
 int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names);
 

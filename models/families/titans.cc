@@ -76,7 +76,7 @@ MemoryNetwork ReadMemoryNetwork(ConfigReader& reader, int dim) {
   return network;
 }
 
-NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
+NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader, ModelConfig& config) {
   NeuralMemoryConfig memory;
   TrainedMemoryConfig& trained = memory.memory;
   trained.heads = reader.Int("memory_num_heads", 1, 1, kMaxHeads);
@@ -105,7 +105,8 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
                      ? NeuralMemoryArgs::Read::kRunning
                      : NeuralMemoryArgs::Read::kAnchor;
   trained.orders = reader.Int("memory_momentum_order", 1, 0, 1);
-  memory.forgets = reader.Bool("memory_forget", true);
+  if (trained.orders == 0) NoteLeftOut(config, "memory_momentum_order", 0, ".memory.m_proj.");
+  memory.forgets = ReadSwitch(reader, config, "memory_forget", true, ".memory.a_proj.");
   memory.exponential_decay = ReadChoice(reader, "memory_decay", {"sigmoid", "gdn"}) == 1;
   constexpr NeuralMemoryConfig::Pooling kPoolings[] = {NeuralMemoryConfig::Pooling::kToken,
                                                        NeuralMemoryConfig::Pooling::kGates,
@@ -120,6 +121,7 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
                        : "\"gate_mean\" or \"input_mean\" with steps of several tokens");
   }
   memory.conv_width = reader.Int("memory_conv_kernel", 4, 0, kMaxConvWidth);
+  if (memory.conv_width == 0) NoteLeftOut(config, "memory_conv_kernel", 0, "_conv.");
   memory.conv_bias = reader.Bool("memory_conv_bias", false);
   memory.silu = ReadChoice(reader, "memory_qkv_activation", {"silu", "none"}) == 0;
   memory.l2_norm = ReadChoice(reader, "memory_qk_norm", {"l2", "none"}) == 0;
@@ -263,9 +265,10 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
   constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
   ReadTokensAndTies(reader, stack, config, {.bos = kNone, .eos = kNone});
   RefuseOptions(reader, stack.layers);
-  NeuralMemoryConfig memory = ReadNeuralMemory(reader);
+  NeuralMemoryConfig memory = ReadNeuralMemory(reader, config);
   memory.output_norm_eps = stack.norm_eps;
   const int prefix = reader.Int("num_persistent_tokens", 0, 0, kMaxPersistentTokens);
+  if (prefix == 0) NoteLeftOut(config, "num_persistent_tokens", 0, "persistent_memory");
   const char* kind = variant == kMemoryAsContext ? "segment" : "prefix";
   if (prefix > 0) {
     reader.Require({"persistent_kind"});

@@ -59,10 +59,11 @@ MemoryNetwork ReadMemoryModel(ConfigReader& reader, ConfigReader& memory, int di
   MemoryNetwork network;
   if (!reader.IsNull(kModel)) {
     ConfigReader part(ObjectOf(reader, kModel), PathOf(reader, kModel));
-    part.Require({"class", "dim", "depth"});
+    // Other classes have other arguments.
     if (part.String("class", "MemoryMLP") != "MemoryMLP") {
       part.Unsupported("class", *part.Find("class"), "\"MemoryMLP\"");
     }
+    part.Require({"class", "dim", "depth"});
     if (const int width = part.Int("dim", dim, 1, kMaxChannels); width != dim) {
       part.Invalid("dim", width, absl::StrCat("the width of the memory's heads, ", dim));
     }
@@ -101,7 +102,8 @@ void RefuseMemoryKeys(ConfigReader& memory) {
   }
 }
 
-TitansPytorchMemoryConfig ReadMemory(ConfigReader& reader, int model_dim, int step, int anchor) {
+TitansPytorchMemoryConfig ReadMemory(ConfigReader& reader, ModelConfig& model, int model_dim,
+                                     int step, int anchor) {
   constexpr const char* kKey = "neural_memory_kwargs";
   ConfigReader part(ObjectOf(reader, kKey), PathOf(reader, kKey));
   RefuseMemoryKeys(part);
@@ -131,10 +133,11 @@ TitansPytorchMemoryConfig ReadMemory(ConfigReader& reader, int model_dim, int st
   memory.loss_scale = 1.0 / memory.dim;
   memory.rate_scale =
       part.Number("default_step_transform_max_lr", 1, kLeastNumber, 1e6) * 2 * memory.loss_scale;
-  const bool momentum = part.Bool("momentum", true);
+  const bool momentum = ReadSwitch(part, model, "momentum", true, ".4.to_momentum.");
   const int order = part.Int("momentum_order", 1, 1, kMaxMomentumOrders);
   memory.orders = momentum ? order : 0;
-  config.mixes_momenta = part.Bool("learned_momentum_combine", false);
+  config.mixes_momenta =
+      ReadSwitch(part, model, "learned_momentum_combine", false, ".4.to_learned_momentum_combine.");
   config.mixes_surprise = part.Bool("learned_combine_include_zeroth", false);
   if (config.mixes_momenta && memory.orders < 2) {
     part.Invalid("learned_momentum_combine", true,
@@ -146,24 +149,26 @@ TitansPytorchMemoryConfig ReadMemory(ConfigReader& reader, int model_dim, int st
     memory.max_grad_norm = part.Number("max_grad_norm", 1, kLeastNumber, 1e6);
   }
   memory.spectral_norm = part.Bool("spectral_norm_surprises", false);
-  config.gated_transition = part.Bool("gated_transition", false);
+  config.gated_transition =
+      ReadSwitch(part, model, "gated_transition", false, ".4.transition_gate");
   config.same_start = !part.Bool("per_head_learned_parameters", true);
-  config.input_norms = part.Bool("pre_rmsnorm", true);
-  config.qk_norm = part.Bool("qk_rmsnorm", false);
-  config.output_norm = part.Bool("post_rmsnorm", false);
+  config.input_norms = ReadSwitch(part, model, "pre_rmsnorm", true, ".4.retrieve_norm.");
+  config.qk_norm = ReadSwitch(part, model, "qk_rmsnorm", false, ".4.q_norm.");
+  config.output_norm = ReadSwitch(part, model, "post_rmsnorm", false, ".4.multihead_rmsnorm.");
   if (!part.IsNull("activation")) {
     config.silu = true;
     if (part.String("activation", "silu") != "silu") {
       part.Unsupported("activation", *part.Find("activation"), "null or \"silu\"");
     }
   }
-  if (part.Bool("attn_pool_chunks", false)) {
+  if (ReadSwitch(part, model, "attn_pool_chunks", false, ".4.reduce_to_chunk_rep.")) {
     config.pooling = TitansPytorchMemoryConfig::Pooling::kAttention;
     if (step == 1) {
       part.Invalid("attn_pool_chunks", true, "false where a memory takes steps of one token");
     }
   }
-  const bool tensor_rates = part.Bool("per_parameter_lr_modulation", false);
+  const bool tensor_rates =
+      ReadSwitch(part, model, "per_parameter_lr_modulation", false, ".4.to_layer_modulation.");
   const double most = part.Number("max_mem_layer_modulation", 1, kLeastNumber, 1e6);
   if (tensor_rates) config.tensor_rate_max = most;
   if (!tensor_rates) part.Disregard({"max_mem_layer_modulation"});
@@ -218,6 +223,7 @@ ResidualStreamsConfig ReadStreams(ConfigReader& reader, ModelConfig& config) {
   ResidualStreamsConfig settings;
   settings.streams = reader.Int("num_residual_streams", 4, 1, kMaxResidualStreams);
   if (settings.streams == 1) {
+    NoteLeftOut(config, "num_residual_streams", 1, ".static_alpha");
     reader.Disregard({kKey});
     return settings;
   }
@@ -297,12 +303,14 @@ NetworkMaker ReadTitansPytorch(absl::string_view, ConfigReader& reader, ModelCon
   parts.mlp_dim = static_cast<int>(inner);
   parts.streams = ReadStreams(reader, config);
   parts.has_memory = ReadMemoryLayers(reader, parts.info.layers, config);
-  parts.memory = ReadMemory(reader, dim, step, anchor % step == 0 ? anchor : 0);
+  parts.memory = ReadMemory(reader, config, dim, step, anchor % step == 0 ? anchor : 0);
   parts.attention = ReadAttention(reader, segment + longterm);
   parts.attention.inserted = parts.info.inserted;
   parts.gates_attention = reader.Bool("neural_mem_gate_attn_output", false);
-  parts.weight_residual = reader.Bool("neural_mem_weight_residual", false);
-  parts.views = reader.Bool("neural_memory_qkv_receives_diff_views", false);
+  parts.weight_residual = ReadSwitch(reader, config, "neural_mem_weight_residual", false,
+                                     ".4.to_learned_weight_residual_mix.");
+  parts.views =
+      ReadSwitch(reader, config, "neural_memory_qkv_receives_diff_views", false, ".3.1.weight");
   config.vocab = parts.info.vocab;
   const std::vector<int32_t> bos = ReadTokenIds(reader, "bos_token_id", config.vocab);
   if (!bos.empty()) config.bos_token = bos.front();

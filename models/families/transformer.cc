@@ -13,7 +13,7 @@ NetworkMaker ReadTransformer(absl::string_view, ConfigReader& reader, ModelConfi
   const StackKeys stack =
       ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
   AttentionConfig attention = ReadAttentionConfig(reader, stack.model_dim, /*default_heads=*/32);
-  attention.qk_norm = reader.Bool("qk_norm", false);
+  attention.qk_norm = ReadSwitch(reader, config, "qk_norm", false, ".q_norm.");
   RefuseUnlessNull(reader, "attn", "null: every layer has the attention that num_heads describes");
   if (!reader.Bool("elementwise_affine", true)) {
     reader.Unsupported("elementwise_affine", false, "true");

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxMiniBatch = 1 << 16;
 
-TestTimeTrainingConfig ReadMemory(ConfigReader& reader, int model_dim) {
+TestTimeTrainingConfig ReadMemory(ConfigReader& reader, ModelConfig& config, int model_dim) {
   TestTimeTrainingConfig memory;
   const std::string type = reader.String("ttt_layer_type", "linear");
   if (type != "linear" && type != "mlp") {
@@ -32,9 +32,10 @@ TestTimeTrainingConfig ReadMemory(ConfigReader& reader, int model_dim) {
   memory.mini_batch = reader.Int("mini_batch_size", 16, 1, kMaxMiniBatch);
   memory.base_rate = reader.Number("ttt_base_lr", 1, kLeastNumber, 1e6);
   memory.rope_theta = reader.Number("rope_theta", 10000, 1, 1e30);
-  memory.gate = reader.Bool("use_gate", false);
-  memory.share_qk = reader.Bool("share_qk", false);
-  memory.pre_conv = reader.Bool("pre_conv", false);
+  memory.gate = ReadSwitch(reader, config, "use_gate", false, ".g_proj.");
+  memory.share_qk = ReadSwitch(reader, config, "share_qk", false, ".conv_q.");
+  if (memory.share_qk) NoteLeftOut(config, "share_qk", true, "seq_modeling_block.k_proj.");
+  memory.pre_conv = ReadSwitch(reader, config, "pre_conv", false, ".conv.norm.");
   memory.conv_width = reader.Int("conv_kernel", 4, 1, kMaxConvWidth);
   if (!memory.share_qk && !memory.pre_conv) reader.Disregard({"conv_kernel"});
   return memory;
@@ -43,6 +44,7 @@ TestTimeTrainingConfig ReadMemory(ConfigReader& reader, int model_dim) {
 NetworkMaker ReadTtt(absl::string_view, ConfigReader& reader, ModelConfig& config) {
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
   RefuseUnlessNull(reader, "rope_scaling", "null: frequencies are those of rope_theta alone");
+  RefuseUnlessNull(reader, "attention_kind", "null: there is no attention; the key is of Titans");
   ReadSilu(reader, "silu");
   StackKeys stack;
   stack.vocab = reader.Int("vocab_size", 32000, 1, kMaxVocab);
@@ -52,7 +54,7 @@ NetworkMaker ReadTtt(absl::string_view, ConfigReader& reader, ModelConfig& confi
   stack.norm_eps = static_cast<float>(reader.Number("rms_norm_eps", 1e-6, kLeastNumber, 1));
   ReadTokensAndTies(reader, stack, config, {.tied = true});
   stack.obeys_tied = true;
-  const TestTimeTrainingConfig memory = ReadMemory(reader, stack.model_dim);
+  const TestTimeTrainingConfig memory = ReadMemory(reader, config, stack.model_dim);
   // These slice the same products, concern training, or choose one of upstream's ways.
   reader.Disregard({"pretraining_tp", "scan_checkpoint_group_size", "max_position_embeddings",
                     "initializer_range", "use_cache"});

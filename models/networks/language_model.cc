@@ -231,6 +231,13 @@ absl::StatusOr<PackedMatrix> TakeHead(const NetworkBuilder& builder,
   MNEME_ASSIGN_OR_RETURN(
       const PackedMatrix head,
       weights.Matrix(tied ? parts.embeddings : parts.head, parts.info.vocab, parts.info.model_dim));
+  if (parts.says_tied && weights.Differ(parts.head, parts.embeddings)) {
+    builder.warnings.push_back(absl::StrCat(
+        "\"tie_word_embeddings\" is true, by config.json or by default, and \"", parts.head,
+        "\" is not \"", parts.embeddings, "\" all the same. ",
+        tied ? "The head is not used; if the model was trained with it, say false"
+             : "The head is used; if the model was trained without it, delete that tensor"));
+  }
   if (tied && !parts.says_tied) {
     builder.warnings.push_back(absl::StrCat(
         "there is no tensor \"", parts.head,

@@ -17,7 +17,6 @@ namespace mneme {
 namespace {
 
 using Norm = MemoryNetwork::Norm;
-using Activation = MemoryNetwork::Activation;
 using Read = NeuralMemoryArgs::Read;
 
 const MemoryRule kRules[] = {
@@ -29,7 +28,9 @@ const MemoryRule kRules[] = {
      .gain_offset = 1,
      .first_position = 7,
      .initial_of_all = true},
-    {.name = "rms norm, static gain", .activation = Activation::kSilu, .norm = Norm::kRms},
+    {.name = "rms norm, static gain",
+     .activation = MemoryNetwork::Activation::kSilu,
+     .norm = Norm::kRms},
     {.name = "nothing forgotten", .keep = false, .scaled = true},
     {.name = "340m",
      .dim = 64,

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -184,6 +185,26 @@ TEST(HybridConfigTest, LayersThatThereAreNotAreRefusedAndOfSambaLeftOut) {
       EXPECT_EQ(config->fingerprint, Fingerprint(type, R"({"layers": [1], "num_heads": 4})"));
     } else {
       EXPECT_THAT(config.status().message(), HasSubstr("\"layers\" is [1,4], expected")) << type;
+    }
+  }
+}
+
+TEST(HybridConfigTest, OtherAttentionIsRefusedByName) {
+  for (const auto& [type, unused] : AttentionTypes()) {
+    const auto with = [&](const std::string& keys) {
+      return ConfigOf(type,
+                      Keys(type, absl::StrCat(R"({"layers": [1], "num_heads": 4, )", keys, "}")))
+          .status();
+    };
+    for (const auto& [refused, harmless] :
+         {std::pair(R"("qk_norm": true)", R"("qk_norm": false)"),
+          std::pair(R"("use_rope": false)", R"("use_rope": true)"),
+          std::pair(R"("rope_scaling": {"type": "linear", "factor": 2.0})",
+                    R"("rope_scaling": null)")}) {
+      const absl::Status status = with(refused);
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << type << " " << refused;
+      EXPECT_THAT(status.message(), HasSubstr("config.json: \"attn\": key \"")) << type;
+      EXPECT_TRUE(with(harmless).ok()) << type << " " << harmless << ": " << with(harmless);
     }
   }
 }

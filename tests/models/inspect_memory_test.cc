@@ -322,6 +322,85 @@ TEST_F(InspectSurpriseTest, ProgramsGetEveryTokensLossAndGates) {
   }
 }
 
+// Rows of "--format csv", without the line of names: token, id, layer, surprise, theta and so on.
+std::vector<std::vector<double>> CsvRows(const std::string& output) {
+  std::vector<std::vector<double>> rows;
+  for (const absl::string_view line : absl::StrSplit(output, '\n', absl::SkipEmpty())) {
+    if (absl::StartsWith(line, "token,")) continue;
+    std::vector<double>& row = rows.emplace_back();
+    for (const absl::string_view cell : absl::StrSplit(line, ',')) {
+      row.push_back(cell.empty() ? 0 : std::stod(std::string(cell)));
+    }
+  }
+  return rows;
+}
+
+// Longterm positions between segments are no tokens, and have losses and gates of their own.
+TEST(InspectSurpriseOfSegmentsTest, ATokensNumbersAreItsOwnWhateverFollows) {
+  for (const char* name :
+       {"titans_lucid_default", "titans_lucid_options", "titans_lucid_train_mac"}) {
+    const TestFolder files;
+    const std::string folder = GoldenFolder(name);
+    const StoredTensors golden = ReadTensors(folder + "/golden.safetensors");
+    std::ifstream file(folder + "/config.json");
+    const nlohmann::json config = nlohmann::json::parse(file);
+    const int64_t segment = config["segment_len"], longterm = config["num_longterm_mem_tokens"];
+    ASSERT_GT(longterm, 0) << name;
+    const auto position_of = [&](int64_t token) { return token + token / segment * longterm; };
+    // With a weight residual gradients are taken at weights that the pool of the whole step
+    // decides: until the step is done its losses are those of the part that is known.
+    const auto is_known = [&](int64_t token, int64_t tokens) {
+      if (!config.value("neural_mem_weight_residual", false)) return true;
+      const int64_t step = config["neural_memory_segment_len"];
+      return position_of(token) < (position_of(tokens - 1) + 1) / step * step;
+    };
+    const std::vector<double> ids = Values<int32_t>(golden, "input_ids");
+    const auto rows_of = [&](int64_t tokens) {
+      files.Write("ids.txt", absl::StrJoin(ids.begin(), ids.begin() + tokens, " "));
+      const ToolOutcome outcome = RunTool(
+          "mneme-inspect", absl::StrCat("surprise ", folder, " --tokens ", files.File("ids.txt"),
+                                        " --format csv --device reference"));
+      EXPECT_EQ(outcome.code, 0) << outcome.output;
+      return CsvRows(outcome.output);
+    };
+    const auto whole = rows_of(static_cast<int64_t>(ids.size()));
+    const size_t layers = whole.size() / ids.size();
+    for (const int64_t tokens : {segment, segment + 1, 3 * segment - 1}) {
+      const auto part = rows_of(tokens);
+      ASSERT_EQ(part.size(), tokens * layers) << name;
+      for (size_t i = 0; i < part.size(); ++i) {
+        if (!is_known(static_cast<int64_t>(part[i][0]), tokens)) continue;
+        for (size_t cell = 0; cell < part[i].size(); ++cell) {
+          EXPECT_NEAR(part[i][cell], whole[i][cell], 1e-6 * (1 + std::abs(whole[i][cell])))
+              << name << ", " << tokens << " tokens: row " << i << ", cell " << cell;
+        }
+      }
+    }
+    // The reference has numbers of all positions, [heads, positions], the inserted ones included.
+    size_t compared = 0;
+    for (const std::vector<double>& row : whole) {
+      const auto token = static_cast<int64_t>(row[0]);
+      const auto of_reference = [&](const char* what) {
+        const std::string tensor = absl::StrCat("layers.", row[2], ".", what);
+        const std::vector<double> values = Values<float>(golden, tensor);
+        const int64_t heads = golden.at(tensor).shape[0], positions = golden.at(tensor).shape[1];
+        const int64_t position = position_of(token);
+        double sum = 0;
+        for (int64_t head = 0; head < heads && position < positions; ++head) {
+          sum += values[head * positions + position];
+        }
+        return position < positions ? sum / static_cast<double>(heads) : -1;
+      };
+      const double loss = of_reference("loss"), theta = of_reference("theta");
+      if (loss < 0) continue;  // of a step that is not done
+      EXPECT_NEAR(row[3], loss, 1e-4 * (1 + loss)) << name << ", token " << token;
+      EXPECT_NEAR(row[4], theta, 1e-4 * (1 + theta)) << name << ", token " << token;
+      ++compared;
+    }
+    EXPECT_GT(compared, whole.size() / 2) << name;
+  }
+}
+
 TEST_F(InspectSurpriseTest, PeopleGetATableOrAMap) {
   const std::string table = Surprise("--rows 3 --by-head");
   EXPECT_THAT(table, AllOf(HasSubstr("surprise"), HasSubstr("\n     2 "),

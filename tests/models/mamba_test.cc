@@ -219,7 +219,11 @@ TEST(MambaTest, ATiedNetworkHasNoUseForAHead) {
     spec.tied = true;
     MakeFolder(spec, tied);
     WriteTensors(tensors, tied.File("model.safetensors"));
+    testing::internal::CaptureStderr();
     const std::vector<double> with_both = Logits(tied);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                AllOf(HasSubstr("\"lm_head.weight\" is not \"backbone.embeddings.weight\""),
+                      HasSubstr(fla ? "The head is used" : "The head is not used")));
     if (fla) {
       EXPECT_THAT(with_both, HasSameBits(Logits(untied)));
       continue;

@@ -21,6 +21,7 @@ namespace mneme {
 namespace {
 
 using nlohmann::ordered_json;
+using testing::AllOf;
 using testing::HasSubstr;
 
 struct AutomodelCase {
@@ -191,7 +192,8 @@ TEST(TitansAutomodelTest, AForgetGateOfANeutralFolderIsNotSilentlyUnused) {
   testing::internal::CaptureStderr();
   Logits(folder.path(), std::vector<int32_t>{1, 2, 3});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("1 tensor is not used: model.layers.1.memory.a_proj.weight"));
+              AllOf(HasSubstr("tensors is not used: model.layers.1.memory.a_proj.weight"),
+                    HasSubstr("in config.json \"memory_forget\" is false")));
 }
 
 class TitansAutomodelConfigTest : public testing::TestWithParam<AutomodelRefusal> {};
