@@ -131,11 +131,8 @@ absl::Status PrintState(const std::string& folder, const ModelOptions& options) 
   const std::string length =
       most.has_value() ? absl::StrCat("for up to ", *most, *most == 1 ? " token" : " tokens")
                        : "however long it is";
-  absl::PrintF(
-      "a session takes %s, %s; %d sessions fit in 1 GiB
-      ", HumanBytes(session), length,
-      (int64_t{1} << 30) /
-      session);
+  absl::PrintF("a session takes %s, %s; %d sessions fit in 1 GiB\n", HumanBytes(session), length,
+               (int64_t{1} << 30) / session);
   return absl::OkStatus();
 }
 
