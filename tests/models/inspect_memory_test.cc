@@ -2,6 +2,7 @@
 // own, and how surprising trained memories find each token.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -341,6 +342,7 @@ TEST(InspectSurpriseOfSegmentsTest, ATokensNumbersAreItsOwnWhateverFollows) {
        {"titans_lucid_default", "titans_lucid_options", "titans_lucid_train_mac"}) {
     const TestFolder files;
     const std::string folder = GoldenFolder(name);
+    if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no golden " << name << " here";
     const StoredTensors golden = ReadTensors(folder + "/golden.safetensors");
     std::ifstream file(folder + "/config.json");
     const nlohmann::json config = nlohmann::json::parse(file);
