@@ -106,7 +106,7 @@ __device__ int32_t Draw(const SamplingRow& row, const Extremes& extremes, Select
     };
     if (!stays(last)) {
       mass = selector.Sum(
-          [=](double logit) { return stays(logit) ? Weight((logit - largest) * rate) : 0; });
+          [=](double logit) { return stays(logit) ? WeightOf((logit - largest) * rate) : 0; });
     }
   }
   const double uniform = UniformDouble(row.seed, row.choice, static_cast<uint64_t>(row.position));
@@ -117,14 +117,14 @@ __device__ int32_t Draw(const SamplingRow& row, const Extremes& extremes, Select
 // The row's log-probabilities, of the model's logits.
 __device__ void ReportLogprobs(const SampleParams& p, const SamplingRow& row, int64_t r,
                                int32_t token, const Extremes& extremes, const Team& team,
-                               SelectorShared& shared, const Values& values) {
+                               const Values& values) {
   if (token < 0 || extremes.token < 0 || isinf(extremes.largest)) return;
-  Selector selector(team, shared, values, p.vocab);
+  Selector selector(team, values, p.vocab);
   const double largest = extremes.largest;
   constexpr Mass kNaN = Mass{1} << 100;  // more than all weights together
   static_assert(kMaxVocab < 1 << 27);
   const Mass sum = selector.Sum(
-      [=](double logit) { return isnan(logit) ? kNaN : Mass{Weight(logit - largest)}; });
+      [=](double logit) { return isnan(logit) ? kNaN : Mass{WeightOf(logit - largest)}; });
   if (sum >= kNaN) return;
   const double log_sum = largest + log(ToDouble(sum) * 0x1p-63);
   const bool writes = team.rank() == 0;
@@ -139,16 +139,14 @@ __device__ void ReportLogprobs(const SampleParams& p, const SamplingRow& row, in
   selector.SortPrefix(place, wanted);
   if (!writes) return;
   for (int i = threadIdx.x; i < wanted; i += kThreads) {
-    p.to.top_tokens[r * p.max_top_logprobs + i] = shared.tokens[i];
-    p.to.top_logprobs[r * p.max_top_logprobs + i] = static_cast<float>(shared.keys[i] - log_sum);
+    p.to.top_tokens[r * p.max_top_logprobs + i] = Shared().tokens[i];
+    p.to.top_logprobs[r * p.max_top_logprobs + i] = static_cast<float>(Shared().keys[i] - log_sum);
   }
 }
 
-extern __shared__ __align__(16) unsigned char dynamic_shared[];
-
 __global__ void __launch_bounds__(kThreads, 2) DrawRows(const __grid_constant__ SampleParams p) {
   const Team team;
-  SelectorShared& shared = *reinterpret_cast<SelectorShared*>(dynamic_shared);
+  Weights::MakePowers(Shared().powers);
   uint32_t* bits = reinterpret_cast<uint32_t*>(dynamic_shared + p.bits_at);
   const int64_t r = blockIdx.x / team.size();
   const Row& task = p.rows != nullptr ? p.rows[r] : p.inline_rows[r];
@@ -172,12 +170,12 @@ __global__ void __launch_bounds__(kThreads, 2) DrawRows(const __grid_constant__ 
   Extremes extremes;
   if (token < 0) {
     if (values.bias_count + values.history_count > 0) ReplaceLogits(row, values, bits);
-    Selector selector(team, shared, values, p.vocab);
-    extremes = selector.FindExtremes(All());
+    Selector selector(team, values, p.vocab);
+    extremes = selector.FindExtremes();
     if (extremes.token < 0 || isinf(extremes.largest)) {
       token = kNoLogits;
       if (values.replaced != nullptr) {
-        const Extremes raw = Selector(team, shared, unchanged, p.vocab).FindExtremes(All());
+        const Extremes raw = Selector(team, unchanged, p.vocab).FindExtremes();
         if (raw.token >= 0 && !isinf(raw.largest)) token = kNothingLeft;
       }
     } else if (row.temperature == 0) {
@@ -188,9 +186,9 @@ __global__ void __launch_bounds__(kThreads, 2) DrawRows(const __grid_constant__ 
   }
   if (row.top_logprobs >= 0) {
     if (row.forced_token >= 0 || values.replaced != nullptr) {
-      extremes = Selector(team, shared, unchanged, p.vocab).FindExtremes(All());
+      extremes = Selector(team, unchanged, p.vocab).FindExtremes();
     }
-    ReportLogprobs(p, row, r, token, extremes, team, shared, unchanged);
+    ReportLogprobs(p, row, r, token, extremes, team, unchanged);
   }
   if (team.rank() == 0) {
     __threadfence_system();  // who sees the token sees all else
@@ -322,8 +320,8 @@ void SampleRows(Device& device, const SampleArgs& args, const DrawResults& to,
   if (in_arguments) std::copy(tasks.begin(), tasks.end(), p.inline_rows);
 
   // Only what is needed: less to set up, and more blocks fit.
-  p.bits_at = static_cast<int>(selects ? sizeof(SelectorShared) : offsetof(SelectorShared, masses));
-  static_assert(offsetof(SelectorShared, masses) % 16 == 0);
+  p.bits_at = static_cast<int>(selects ? sizeof(SelectorShared) : offsetof(SelectorShared, place));
+  static_assert(offsetof(SelectorShared, place) % 16 == 0);
   static const int allowed = [&] {
     const int most = static_cast<int>(device.properties().sharedMemPerBlockOptin);
     device.Check(cudaFuncSetAttribute(DrawRows, cudaFuncAttributeMaxDynamicSharedMemorySize, most),

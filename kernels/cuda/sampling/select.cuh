@@ -2,64 +2,45 @@
 // sorting the row.
 //
 // Logits are counted into buckets by a monotone function of the logit, linear, so that the buckets
-// of usual logits are about equally full, together with their probabilities. The sums over whole
-// buckets are those of the sorted order, being exact; so the end of a prefix lies in a bucket that
-// the sums name, and only that bucket is sorted. A bucket too large for that is divided again; if
-// all of its logits are equal, by token id, which is the order among equals. What is found is what
-// a walk over the sorted row finds, except where the doubles of that walk round across an edge.
+// of usual logits are about equally full. A number of tokens ends in a bucket that the counts name.
+// For a mass they give bounds, as the probabilities of a bucket are nearly equal: it ends in one of
+// few buckets, which alone are sorted, and what comes before them is added up exactly. Whether the
+// mass ends there is then known; where rounding has spoilt the bounds, more buckets are tried.
+// Buckets with too many tokens to be sorted are divided again; if all of their logits are equal, by
+// token id, which is the order among equals. What is found is what a walk over the sorted row
+// finds, except where the doubles of that walk round across an edge.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/sampling/buckets.cuh"
+#include "kernels/cuda/sampling/passes.cuh"
 #include "kernels/cuda/sampling/sums.cuh"
 
 namespace mneme::cuda::sampling {
 
-// Every logit.
-struct All {
-  __device__ bool operator()(double, int) const { return true; }
-};
-
 class Selector {
  public:
-  __device__ Selector(const Team& team, SelectorShared& shared, const Values& values, int vocab)
-      : team_(team), s_(shared), values_(values), vocab_(vocab) {}
+  // Works in Shared().
+  __device__ Selector(const Team& team, const Values& values, int vocab)
+      : team_(team), values_(values), vocab_(vocab) {}
 
-  // Over the team, of logits for which keep(logit, token) is true.
-  template <typename Keep>
-  __device__ __noinline__ Extremes FindExtremes(Keep keep) {
+  // Over the team, of all logits.
+  __device__ Extremes FindExtremes() {
     const Values values = values_;
-    // Floats first: most logits are, and doubles are slower.
-    float largest = -INFINITY, smallest = INFINITY;
-    int token = -1;
     Extremes found;
-    values.ForEachFour<4>(
-        [&](int t, const float(&four)[4], unsigned kept) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const float logit = four[j];
-            if ((kept >> j & 1) == 0 || !(logit > -INFINITY) || !keep(logit, t + j)) continue;
-            if (logit > largest) largest = logit, token = t + j;
-            smallest = fminf(smallest, logit);
-          }
-        },
-        [&](int t, double logit) {
-          if (logit > -INFINITY && keep(logit, t)) found.Add(MakeExtremes(logit, logit, t));
-        });
-    if (token >= 0) found.Add(MakeExtremes(largest, smallest, token));
-    found = OfWarp(found);
-    const int lane = threadIdx.x % kWarp;
-    if (lane == 0) s_.warp_extremes[threadIdx.x / kWarp] = found;
-    __syncthreads();
-    if (threadIdx.x < kWarp) {
-      found = OfWarp(lane < kWarps ? s_.warp_extremes[lane] : Extremes());
-      if (lane == 0) s_.extremes = found;
+    const auto add = [&](int token, double logit) {
+      if (logit > -INFINITY) found.Add(MakeExtremes(logit, logit, token));
+    };
+    if (!values.in_fours) {
+      values.ForEach(add);
+      return OfTeam(found);
     }
-    team_.Sync();
-    found = OfWarp(lane < team_.size() ? *team_.Of(lane, &s_.extremes) : Extremes());
-    team_.Sync();
-    return found;
+    const FloatExtremes floats =
+        FindFloatExtremes(values.logits, values.replaced, values.begin, values.end);
+    if (floats.token >= 0) found = MakeExtremes(floats.largest, floats.smallest, floats.token);
+    values.ForEachReplaced(add);
+    return OfTeam(found);
   }
 
   // The team's sum of weigh(logit).
@@ -67,20 +48,8 @@ class Selector {
   __device__ __noinline__ Mass Sum(Weigh weigh) {
     const Values values = values_;
     Mass sum = 0;
-    values.ForEach([&](int, double logit) { sum += weigh(logit); });
-#pragma unroll
-    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) sum += ShuffleXor(sum, lanes);
-    if (threadIdx.x % kWarp == 0) s_.mass_scratch[threadIdx.x / kWarp] = sum;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int w = 1; w < kWarps; ++w) sum += s_.mass_scratch[w];
-      s_.partial = sum;
-    }
-    team_.Sync();
-    sum = 0;
-    team_.ForEach(&s_.partial, [&](const Mass* partial) { sum += *partial; });
-    team_.Sync();
-    return sum;
+    values.ForEach([&](int, auto logit) { sum += weigh(static_cast<double>(logit)); });
+    return OfTeam(sum);
   }
 
   // Before any Find: `extremes` are those of all logits. Masses are e^((logit - largest) * rate);
@@ -90,32 +59,23 @@ class Selector {
     bottom_ = extremes.smallest;
     division_.rate = rate;
     division_.weigh = weigh;
-    DivideAll();
+    total_ = DivideAll(weigh);
+    count_ = Shared().counts[kBuckets];
   }
-  __device__ uint32_t count() const { return s_.counts[kBuckets]; }
-  __device__ Mass mass() const { return s_.masses[kBuckets]; }
+  // Of all tokens.
+  __device__ uint32_t count() const { return count_; }
+  __device__ Mass mass() const { return total_; }
 
   __device__ __noinline__ Place Find(Need need) {
-    if (!all_) DivideAll();
-    for (;;) {
-      const int bucket = BucketOf(need);
-      const uint32_t before = s_.counts[bucket];
-      const Mass mass_before = s_.masses[bucket];
-      if (s_.counts[bucket + 1] - before <= kCandidates) return FindAmongSorted(bucket, need);
-      const Division division = division_;
-      const Extremes inside = FindExtremes([=](double logit, int token) {
-        return division.IsIn(division.Key(logit, token), bucket, bucket + 1);
-      });
-      if (inside.largest == inside.smallest) {
-        // Divided by token, a bucket has few enough: kMaxVocab.
-        division_.by_token = true;
-        division_.equal = inside.largest;
-        Divide(0, -(vocab_ - 1.0), kBuckets / static_cast<double>(vocab_), before, mass_before);
-      } else {
-        Divide(inside.largest, inside.smallest, kBuckets / (inside.largest - inside.smallest),
-               before, mass_before);
-      }
-      all_ = false;
+    if (sorted_.end > 0) {  // mostly where the prefix before was cut
+      team_.Sync();         // which has been read
+      const Place place = FindAmongSorted(need);
+      if (place.token >= 0) return place;
+    }
+    for (int margin = 0;; margin = min(kBuckets, 8 * margin + 8)) {
+      if (!division_.all) DivideAll(/*adds=*/false);
+      const Place place = FindNear(need, margin);
+      if (place.token >= 0) return place;
     }
   }
 
@@ -124,21 +84,56 @@ class Selector {
   __device__ void SortPrefix(const Place& place, int count) {
     const double last = place.logit;
     const int last_token = place.token;
-    Collect([=](double logit,
-                int token) { return logit > last || (logit == last && token <= last_token); },
-            [](double logit, int) { return logit; });
+    const Values values = values_;
+    StartCandidates();
+    values.ForEach([=](int token, double logit) {
+      if (logit > last || (logit == last && token <= last_token)) AddCandidate(logit, token);
+    });
+    GatherCandidates();
     if (team_.rank() == 0) Sort(count);
-    sorted_first_ = sorted_end_ = 0;
+    sorted_ = {};
   }
 
  private:
-  // The extremes of all lanes of a warp, in every lane.
-  __device__ static Extremes OfWarp(Extremes found) {
-#pragma unroll
-    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-      found.Add(MakeExtremes(ShuffleXor(found.largest, lanes), ShuffleXor(found.smallest, lanes),
-                             ShuffleXor(found.token, lanes)));
+  // The team's.
+  __device__ __noinline__ Extremes OfTeam(Extremes found) {
+    found = OfWarp(found);
+    const int lane = threadIdx.x % kWarp;
+    if (lane == 0) Shared().warp_extremes[threadIdx.x / kWarp] = found;
+    __syncthreads();
+    found = OfWarp(lane < kWarps ? Shared().warp_extremes[lane] : Extremes());
+    if (team_.size() > 1) {
+      if (threadIdx.x == 0) Shared().extremes = found;
+      team_.Sync();
+      found = OfWarp(lane < team_.size() ? *team_.Of(lane, &Shared().extremes) : Extremes());
     }
+    team_.Sync();
+    return found;
+  }
+  // The largest of a warp, in all lanes.
+  __device__ static uint64_t LargestOfWarp(uint64_t x) {
+    const auto high = static_cast<uint32_t>(x >> 32), low = static_cast<uint32_t>(x);
+    const uint32_t most = __reduce_max_sync(kAllLanes, high);
+    return uint64_t{most} << 32 | __reduce_max_sync(kAllLanes, high == most ? low : 0);
+  }
+  // Numbers in the order of doubles that are no NaN, of which zeros are equal; above 0.
+  __device__ static uint64_t Ordered(double x) {
+    const auto bits = __double_as_longlong(x + 0.0);
+    return static_cast<uint64_t>(bits) ^ (bits < 0 ? ~uint64_t{0} : uint64_t{1} << 63);
+  }
+  __device__ static double OfOrdered(uint64_t x) {
+    return __longlong_as_double(static_cast<long long>(x >> 63 != 0 ? x ^ uint64_t{1} << 63 : ~x));
+  }
+  // The extremes of all lanes of a warp, in every lane.
+  __device__ static Extremes OfWarp(const Extremes& own) {
+    const bool any = own.token >= 0;
+    const uint64_t largest = any ? Ordered(own.largest) : 0;
+    const uint64_t of_all = LargestOfWarp(largest);
+    Extremes found;
+    if (of_all == 0) return found;
+    found.largest = OfOrdered(of_all);
+    found.token = __reduce_min_sync(kAllLanes, largest == of_all ? own.token : INT32_MAX);
+    found.smallest = -OfOrdered(LargestOfWarp(any ? Ordered(-own.smallest) : 0));
     return found;
   }
   __device__ static Extremes MakeExtremes(double largest, double smallest, int token) {
@@ -149,223 +144,359 @@ class Selector {
     return e;
   }
 
-  // All logits, down to where probabilities end; the last bucket has what is below.
-  __device__ void DivideAll() {
+  // The team's sum.
+  __device__ __noinline__ Mass OfTeam(Mass sum) {
+#pragma unroll
+    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) sum += ShuffleXor(sum, lanes);
+    if (threadIdx.x % kWarp == 0) Shared().mass_scratch[threadIdx.x / kWarp] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int w = 1; w < kWarps; ++w) sum += Shared().mass_scratch[w];
+      Shared().partial = sum;
+    }
+    team_.Sync();
+    sum = 0;
+    team_.ForEach(&Shared().partial, [&](const Mass* partial) { sum += *partial; });
+    team_.Sync();
+    return sum;
+  }
+
+  // All logits, down to where probabilities end. Returns their mass, if it is to be added up.
+  __device__ Mass DivideAll(bool adds) {
+    division_.all = true;
     division_.by_token = false;
     const double spread = division_.top - bottom_;
     const double range = division_.weigh ? fmin(spread, kDeepest / division_.rate) : spread;
-    Divide(division_.top, bottom_, range > 0 ? kBuckets / range : 0.0, 0, 0);
-    all_ = true;
+    before_ = 0;
+    return Divide(division_.top, bottom_, range > 0 ? kBuckets / range : 0.0, 0, adds);
   }
 
-  // Sums over buckets of the keys in [smallest, largest], of all blocks, in all blocks.
-  __device__ __noinline__ void Divide(double largest, double smallest, double scale,
-                                      uint32_t count_before, Mass mass_before) {
+  // The tokens of a bucket, of which there are too many. False where a prefix turns out to end
+  // before them.
+  __device__ bool DivideAgain(int bucket, const Need& need) {
+    const uint32_t count_before = Shared().counts[bucket];
+    Extremes inside;
+    ForEachBucket([&](int its, int token, double logit) {
+      if (its == bucket) inside.Add(MakeExtremes(logit, logit, token));
+    });
+    inside = OfTeam(inside);
+    division_.all = false;
+    division_.by_token = inside.largest == inside.smallest;
+    if (division_.by_token) {  // by token, a bucket has few enough: kMaxVocab
+      division_.equal = inside.largest;
+      before_ = Divide(0, -(vocab_ - 1.0), kBuckets / static_cast<double>(vocab_), count_before,
+                       division_.weigh);
+    } else {
+      before_ =
+          Divide(inside.largest, inside.smallest, kBuckets / (inside.largest - inside.smallest),
+                 count_before, division_.weigh);
+    }
+    return need.by_count || need.amount > before_;
+  }
+
+  // Whether passes.cuh has what goes through the model's logits.
+  __device__ bool InPasses() const { return division_.all && values_.in_fours; }
+  // visit(bucket, token, logit) for all of this block's; kBuckets: in none.
+  template <typename Visit>
+  __device__ void ForEachBucket(Visit visit) const {
+    const Division division = division_;
+    const Values values = values_;
+    values.ForEach(
+        [&](int token, double logit) { visit(division.BucketOf(logit, token), token, logit); });
+  }
+  // The same for those of the row's lists.
+  template <typename Visit>
+  __device__ void ForEachReplacedBucket(Visit visit) const {
+    const Division division = division_;
+    const Values values = values_;
+    values.ForEachReplaced(
+        [&](int token, double logit) { visit(division.BucketOf(logit, token), token, logit); });
+  }
+
+  // Counts keys, of all blocks, in all blocks. Returns the mass of all logits of a division of all,
+  // or of those ahead of another one.
+  __device__ __noinline__ Mass Divide(double largest, double smallest, double scale,
+                                      uint32_t count_before, bool adds) {
     division_.largest = largest;
     division_.smallest = smallest;
     division_.scale = scale;
+    constexpr double kLog2E = 1.4426950408889634;
+    const double rate = kLog2E * division_.rate;
+    const double highest = division_.by_token ? division_.equal : largest;
+    division_.highest = static_cast<float>((highest - division_.top) * rate);
+    division_.step = division_.by_token || scale == 0 ? 0 : static_cast<float>(rate / scale);
     const Division division = division_;
-    const Values values = values_;
-    sorted_first_ = sorted_end_ = 0;
+    sorted_ = {};
     __syncthreads();
-    if (threadIdx.x == 0) s_.head = 0;
-    for (int b = threadIdx.x; b < kBuckets; b += kThreads) {
-      s_.own.counts[b] = s_.own.low[b] = s_.own.middle[b] = s_.own.high[b] = 0;
+    for (int b = threadIdx.x; b <= kBuckets; b += kThreads) Shared().own[b] = 0;
+    __syncthreads();
+    Mass mass = 0;
+    const auto count_one = [&](int bucket, int, double logit) {
+      atomicAdd(&Shared().own[bucket], 1u);
+      if (adds && (division.all ? bucket < kBuckets : division.IsAhead(logit))) {
+        mass += division.WeightOf(logit);
+      }
+    };
+    if (!InPasses()) {
+      ForEachBucket(count_one);
+    } else {
+      const WholeDivision whole = division.Whole();
+      if (adds) {
+        mass = CountAndAdd(values_.logits, values_.replaced, values_.begin, values_.end,
+                           whole.largest, whole.scale, division.top, division.rate);
+      } else {
+        CountInBuckets(values_.logits, values_.replaced, values_.begin, values_.end, whole.largest,
+                       whole.scale);
+      }
+      ForEachReplacedBucket(count_one);
     }
-    __syncthreads();
-    values.ForEachFour<2>(
-        [&](int token, const float(&four)[4], unsigned kept) {
-          double keys[4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            keys[j] = (kept >> j & 1) != 0 ? division.Key(four[j], token + j) : -INFINITY;
-          }
-          Count(division, keys);
-        },
-        [&](int token, double logit) { Count(division, {division.Key(logit, token)}); });
     team_.Sync();
     const int slice = kBuckets / team_.size();
     for (int i = threadIdx.x; i < slice; i += kThreads) {
       const int b = team_.rank() * slice + i;
       uint32_t count = 0;
-      Mass mass = 0;
-      team_.ForEach(&s_.own, [&](const Buckets* own) {
-        count += own->counts[b];
-        mass += Mass{own->high[b]} << 64 | uint64_t{own->middle[b]} << 32 | own->low[b];
-      });
-      team_.ForEach(s_.counts, [&](uint32_t* counts) { counts[b] = count; });
-      team_.ForEach(s_.masses, [&](Mass* masses) { masses[b] = mass; });
+      team_.ForEach(Shared().own, [&](const uint32_t* own) { count += own[b]; });
+      team_.ForEach(Shared().counts, [&](uint32_t* counts) { counts[b] = count; });
     }
     team_.Sync();
 
-    constexpr int kEach = kBuckets / kThreads;
-    uint32_t counts[kEach];
-    Mass masses[kEach];
-    uint32_t count_sum = 0;
-    Mass mass_sum = 0;
+    uint32_t counts[kEach], sum = 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      count_sum += counts[i] = s_.counts[threadIdx.x * kEach + i];
-      mass_sum += masses[i] = s_.masses[threadIdx.x * kEach + i];
-    }
-    uint32_t count = count_before + SumBefore(count_sum, s_.count_scratch);
-    Mass mass = mass_before + SumBefore(mass_sum, s_.mass_scratch);
+    for (int i = 0; i < kEach; ++i) sum += counts[i] = Shared().counts[threadIdx.x * kEach + i];
+    uint32_t count = count_before + SumBefore(sum, Shared().count_scratch);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int b = threadIdx.x * kEach + i;
       const uint32_t next = count + counts[i];
-      if (next - count_before <= kHead) atomicMax(&s_.head, b + 1);
-      s_.counts[b] = count;
-      s_.masses[b] = mass;
+      Shared().counts[b] = count;
       count = next;
-      mass += masses[i];
-      if (b == kBuckets - 1) {
-        s_.counts[kBuckets] = count;
-        s_.masses[kBuckets] = mass;
+      if (b == kBuckets - 1) Shared().counts[kBuckets] = count;
+    }
+    __syncthreads();
+    return adds ? OfTeam(mass) : Mass{0};
+  }
+
+  // Looks for the end of a prefix in the buckets that the counts name, and `margin` more on both
+  // sides. Token -1: it is not there.
+  __device__ Place FindNear(const Need& need, int margin) {
+    for (;;) {
+      BucketRange range = RangeOf(need);
+      range = {max(range.first - margin, 0), min(range.end + margin, kBuckets)};
+      while (CountIn(range) > kCandidates && range.end - range.first > 1) Halve(need, range);
+      if (CountIn(range) <= kCandidates) {
+        const bool in_head = Shared().counts[range.end] - Shared().counts[0] <= kHead;
+        SortBuckets({in_head ? 0 : range.first, range.end});
+        return FindAmongSorted(need);
+      }
+      if (!DivideAgain(range.first, need)) return {0, 0, -1};
+    }
+  }
+  __device__ uint32_t CountIn(const BucketRange& range) const {
+    return Shared().counts[range.end] - Shared().counts[range.first];
+  }
+  // Leaves the half in which a prefix ends, if it ends in `range`.
+  __device__ __noinline__ void Halve(const Need& need, BucketRange& range) {
+    const int middle = (range.first + range.end) / 2;
+    const bool first = need.by_count ? need.amount <= Shared().counts[middle]
+                                     : need.amount <= before_ + MassBefore(middle);
+    (first ? range.end : range.first) = middle;
+  }
+
+  // The team's mass of what lies in the buckets before `end`.
+  __device__ Mass MassBefore(int end) {
+    const Division division = division_;
+    if (!division.weigh || end == 0) return 0;
+    Mass mass = 0;
+    const auto add = [&](int bucket, int, double logit) {
+      if (bucket < end) mass += division.WeightOf(logit);
+    };
+    if (InPasses()) {
+      const WholeDivision whole = division.Whole();
+      mass = AddBefore(values_.logits, values_.replaced, values_.begin, values_.end, whole.largest,
+                       whole.scale, division.top, division.rate, end);
+      ForEachReplacedBucket(add);
+    } else {
+      ForEachBucket(add);
+    }
+    return OfTeam(mass);
+  }
+
+  // The buckets in one of which a prefix ends.
+  __device__ BucketRange RangeOf(const Need& need) {
+    __syncthreads();  // the last range has been read
+    if (threadIdx.x == 0) Shared().range = {0, kBuckets};
+    const int first = threadIdx.x * kEach;
+    if (need.by_count) {
+      __syncthreads();
+      for (int b = first; b < first + kEach; ++b) {
+        if (Shared().counts[b] < need.amount && need.amount <= Shared().counts[b + 1])
+          Shared().range = {b, b + 1};
+      }
+    } else {
+      const Division division = division_;
+      const double amount = ToDouble(need.amount - before_);
+      float most[kEach], least[kEach];
+      double most_sum = 0, least_sum = 0;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int b = first + i;
+        const auto count = static_cast<float>(Shared().counts[b + 1] - Shared().counts[b]);
+        most_sum += most[i] = count * division.MostWeight(b);
+        least_sum += least[i] = count * division.LeastWeight(b);
+      }
+      most_sum = SumBefore(most_sum, Shared().sum_scratch);
+      __syncthreads();
+      least_sum = SumBefore(least_sum, Shared().sum_scratch);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (most_sum < amount && amount <= most_sum + most[i]) Shared().range.first = first + i;
+        if (least_sum < amount && amount <= least_sum + least[i])
+          Shared().range.end = first + i + 1;
+        most_sum += most[i];
+        least_sum += least[i];
       }
     }
     __syncthreads();
+    return Shared().range;
   }
 
-  // Adds keys to this block's buckets; those outside the range are left out. Step by step for all
-  // of them, so that they wait together.
-  template <int kCount>
-  __device__ void Count(const Division& division, const double (&keys)[kCount]) {
-    int buckets[kCount];
-    uint32_t low[kCount], middle[kCount];
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const bool inside = division.Has(keys[j]);
-      const uint64_t weight = division.WeightOf(keys[j]);
-      buckets[j] = inside ? division.Bucket(keys[j]) : -1;
-      low[j] = inside ? static_cast<uint32_t>(weight) : 0;
-      middle[j] = inside ? static_cast<uint32_t>(weight >> 32) : 0;  // <= 2^31: a carry fits
-    }
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      if (buckets[j] >= 0) atomicAdd(&s_.own.counts[buckets[j]], 1u);
-    }
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      if (low[j] != 0 && atomicAdd(&s_.own.low[buckets[j]], low[j]) > ~low[j]) ++middle[j];
-    }
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      if (middle[j] != 0 && atomicAdd(&s_.own.middle[buckets[j]], middle[j]) > ~middle[j]) {
-        atomicAdd(&s_.own.high[buckets[j]], 1u);
+  // Before the first candidate.
+  __device__ void StartCandidates() {
+    if (threadIdx.x == 0) Shared().candidates = 0;
+    team_.Sync();
+  }
+  // After the last one: those of all blocks come to lie in the first block.
+  __device__ void GatherCandidates() {
+    team_.Sync();
+    if (team_.size() == 1) return;
+    if (team_.rank() > 0) {
+      const int count = Shared().candidates;
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        Shared().candidates = atomicAdd(team_.Of(0, &Shared().candidates), count);
+      }
+      __syncthreads();
+      const int first = Shared().candidates;
+      double* const keys = team_.Of(0, Shared().keys);
+      int32_t* const tokens = team_.Of(0, Shared().tokens);
+      for (int i = threadIdx.x; i < min(count, kCandidates - first); i += kThreads) {
+        keys[first + i] = Shared().keys[i];
+        tokens[first + i] = Shared().tokens[i];
       }
     }
-  }
-
-  __device__ int BucketOf(const Need& need) {
-    for (int b = threadIdx.x; b < kBuckets; b += kThreads) {
-      const Mass before = need.by_count ? Mass{s_.counts[b]} : s_.masses[b];
-      const Mass end = need.by_count ? Mass{s_.counts[b + 1]} : s_.masses[b + 1];
-      if (before < need.amount && need.amount <= end) s_.bucket = b;
-    }
-    __syncthreads();
-    return s_.bucket;
-  }
-
-  // Candidates of all blocks, in any order, into the first block.
-  template <typename Keep, typename KeyOf>
-  __device__ void Collect(Keep keep, KeyOf key_of) {
-    if (team_.rank() == 0 && threadIdx.x == 0) s_.candidates = 0;
-    team_.Sync();
-    uint32_t* candidates = team_.Of(0, &s_.candidates);
-    double* keys = team_.Of(0, s_.keys);
-    int32_t* tokens = team_.Of(0, s_.tokens);
-    const Values values = values_;
-    values.ForEach([=](int token, double logit) {
-      if (!keep(logit, token)) return;
-      const uint32_t place = atomicAdd(candidates, 1u);
-      if (place >= kCandidates) return;
-      keys[place] = key_of(logit, token);
-      tokens[place] = token;
-    });
     team_.Sync();
   }
 
-  // The first block's candidates: by descending key, then by id. A bitonic network; a warp's pairs
-  // at most kWarp apart are in 2 * kWarp places that no other warp touches.
-  __device__ void Sort(int n) {
-    int size = 2;
+  // The first block's candidates: by descending key, then by id. A bitonic network, whose pairs
+  // within kWarp places are a warp's, in registers.
+  __device__ __noinline__ void Sort(int n) {
+    int size = kWarp;
     while (size < n) size *= 2;
-    for (int i = n + static_cast<int>(threadIdx.x); i < size; i += kThreads) {
-      s_.keys[i] = -INFINITY;
-      s_.tokens[i] = INT32_MAX;
-    }
+    const int lane = threadIdx.x % kWarp, thread = threadIdx.x;
+    double* const keys = Shared().keys;
+    int32_t* const tokens = Shared().tokens;
+    for (int i = n + thread; i < size; i += kThreads) keys[i] = -INFINITY, tokens[i] = INT32_MAX;
     __syncthreads();
-    for (int run = 2; run <= size; run *= 2) {
-      for (int distance = run / 2; distance > 0; distance /= 2) {
-        if (distance > kWarp || (distance == kWarp && run > 2 * kWarp)) {
-          __syncthreads();
-        } else {
-          __syncwarp();
-        }
-        for (int i = threadIdx.x; i < size / 2; i += kThreads) {
+    for (int run = kWarp; run <= size; run *= 2) {
+      for (int distance = run / 2; distance >= kWarp; distance /= 2) {
+        for (int i = thread; i < size / 2; i += kThreads) {
           const int a = 2 * i - (i & (distance - 1)), b = a + distance;
-          const double key_a = s_.keys[a], key_b = s_.keys[b];
-          const int32_t token_a = s_.tokens[a], token_b = s_.tokens[b];
-          const bool b_first = key_b > key_a || (key_b == key_a && token_b < token_a);
-          if (b_first == ((a & run) == 0)) {
-            s_.keys[a] = key_b, s_.keys[b] = key_a;
-            s_.tokens[a] = token_b, s_.tokens[b] = token_a;
+          const double key_a = keys[a], key_b = keys[b];
+          const int32_t token_a = tokens[a], token_b = tokens[b];
+          if (IsBefore(key_b, token_b, key_a, token_a) == ((a & run) == 0)) {
+            keys[a] = key_b, keys[b] = key_a;
+            tokens[a] = token_b, tokens[b] = token_a;
           }
         }
+        __syncthreads();
       }
+      for (int i = thread; i < size; i += kThreads) {  // whole warps
+        double key = keys[i];
+        int32_t token = tokens[i];
+        for (int of = run == kWarp ? 2 : run; of <= run; of *= 2) {
+          const bool descends = (i & of) == 0;
+          for (int distance = min(of, kWarp) / 2; distance > 0; distance /= 2) {
+            const double other = ShuffleXor(key, distance);
+            const int32_t its = ShuffleXor(token, distance);
+            const bool first = descends == ((lane & distance) == 0);
+            if (IsBefore(other, its, key, token) == first) key = other, token = its;
+          }
+        }
+        keys[i] = key;
+        tokens[i] = token;
+      }
+      __syncthreads();
     }
-    __syncthreads();
+  }
+  __device__ static bool IsBefore(double key, int32_t token, double other, int32_t its) {
+    return key > other || (key == other && token < its);
   }
 
-  __device__ Place FindAmongSorted(int bucket, const Need& need) {
+  // Sorts the tokens of some buckets, and adds up what comes before them.
+  __device__ __noinline__ void SortBuckets(const BucketRange range) {
     const Division division = division_;
-    if (bucket >= sorted_first_ && bucket < sorted_end_) {
-      team_.Sync();  // the last place has been read
+    StartCandidates();
+    const auto collect = [&](int bucket, int token, double logit) {
+      if (bucket >= range.first && bucket < range.end) {
+        AddCandidate(division.KeyOf(logit, token), token);
+      }
+    };
+    if (InPasses()) {
+      const WholeDivision whole = division.Whole();
+      CollectBuckets(values_.logits, values_.replaced, values_.begin, values_.end, whole.largest,
+                     whole.scale, range.first, range.end);
+      ForEachReplacedBucket(collect);
     } else {
-      const bool in_head = bucket < s_.head;
-      sorted_first_ = in_head ? 0 : bucket;
-      sorted_end_ = in_head ? s_.head : bucket + 1;
-      const int first = sorted_first_, end = sorted_end_;
-      Collect([=](double logit,
-                  int token) { return division.IsIn(division.Key(logit, token), first, end); },
-              [=](double logit, int token) { return division.Key(logit, token); });
-      if (team_.rank() == 0) Sort(s_.counts[sorted_end_] - s_.counts[sorted_first_]);
+      ForEachBucket(collect);
     }
+    const Mass mass = MassBefore(range.first);
+    GatherCandidates();
     if (team_.rank() == 0) {
-      const int n = s_.counts[sorted_end_] - s_.counts[sorted_first_];
+      if (threadIdx.x == 0) Shared().sorted_before = before_ + mass;
+      Sort(Shared().counts[range.end] - Shared().counts[range.first]);
+    }
+    sorted_ = range;
+  }
+
+  // Token -1: the prefix does not end in the buckets that are sorted.
+  __device__ __noinline__ Place FindAmongSorted(const Need& need) {
+    if (team_.rank() == 0) {
+      const Division division = division_;
+      const uint32_t count_before = Shared().counts[sorted_.first];
+      const int n = Shared().counts[sorted_.end] - count_before;
       const int each = (n + kThreads - 1) / kThreads;
       const int first = min(n, static_cast<int>(threadIdx.x) * each), end = min(n, first + each);
+      const auto weight = [&](int i) {
+        return division.WeightOf(division.LogitOf(Shared().keys[i]));
+      };
+      if (threadIdx.x == 0) Shared().place.token = -1;
       Mass sum = 0;
-      for (int i = first; i < end; ++i) sum += division.WeightOf(s_.keys[i]);
+      for (int i = first; i < end; ++i) sum += weight(i);
       __syncthreads();  // mass_scratch is free
-      Mass before = s_.masses[sorted_first_] + SumBefore(sum, s_.mass_scratch);
+      Mass before = Shared().sorted_before + SumBefore(sum, Shared().mass_scratch);
       for (int i = first; i < end; ++i) {
-        const Mass after = before + division.WeightOf(s_.keys[i]);
-        const bool ends = need.by_count ? s_.counts[sorted_first_] + i + 1 == need.amount
+        const Mass after = before + weight(i);
+        const bool ends = need.by_count ? count_before + i + 1 == need.amount
                                         : before < need.amount && need.amount <= after;
-        if (ends) {
-          Place place;
-          place.mass = after;
-          place.logit = division.by_token ? division.equal : s_.keys[i];
-          place.token = s_.tokens[i];
-          team_.ForEach(&s_.place, [&](Place* to) { *to = place; });
-        }
+        if (ends) Shared().place = {after, division.LogitOf(Shared().keys[i]), Shared().tokens[i]};
         before = after;
       }
     }
     team_.Sync();
-    return s_.place;
+    return *team_.Of(0, &Shared().place);
   }
 
+  static constexpr int kEach = kBuckets / kThreads;  // buckets of a thread
+
   const Team& team_;
-  SelectorShared& s_;
   const Values& values_;
   const int vocab_;
   Division division_;
-  double bottom_ = 0;                      // the smallest logit
-  bool all_ = false;                       // every logit is divided, not a part
-  int sorted_first_ = 0, sorted_end_ = 0;  // the buckets that the first block has in order
+  double bottom_ = 0;  // the smallest logit
+  Mass total_ = 0;
+  uint32_t count_ = 0;
+  Mass before_ = 0;          // of what comes before all buckets
+  BucketRange sorted_ = {};  // the buckets that the first block has in order
 };
 
 }  // namespace mneme::cuda::sampling
