@@ -262,6 +262,10 @@ TEST(ClientProcessTest, AnAnswerThatFillsItsSessionSaysSo) {
 
 TEST(ClientProcessTest, WhatMustExistIsNotBegunAnew) {
   Server server;
+  EXPECT_THAT(generate({"--max-tokens=100", "--choices=2"}).err, HasSubstr(note + "]\n"));
+  const Result last_wins = generate({"--max-tokens=100", "-n", "2", "--stats"});
+  EXPECT_THAT(last_wins.err, AllOf(HasSubstr(" 2 generated"), Not(HasSubstr("no room"))))
+      << "-n is --max-tokens";
   const Result chat =
       RunClient(server, {"chat", "-s", "gone", "--must-exist"}, "What is my code?\n");
   EXPECT_EQ(chat.code, 4);
