@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "clients/cli/memory_use_text.h"
+#include "clients/cli/usage_text.h"
 #include "clients/cli/session_rewind.h"
 
 namespace mneme::cli {
@@ -246,6 +247,9 @@ int Conversation::Answer(absl::string_view turn) {
     return code;
   }
   if (!absl::EndsWith(outcome.answer, "\n")) WriteOut("\n");
+    if (outcome.usage.has_surprise()) {
+      fprintf(stderr, "[%s]\n", SurpriseText(outcome.usage).c_str());
+    }
   if (status.ok()) {
     if (outcome.usage.has_memory_use()) ShowMemoryUse(outcome.usage);
     if (outcome.context_full) {
