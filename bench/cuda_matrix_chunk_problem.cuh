@@ -29,7 +29,7 @@ constexpr Sizes Alike(int heads, int key_dim, int value_dim) {
   return {heads, key_dim, value_dim, heads, heads, heads, heads};
 }
 
-// What log decays are like.
+// Kernels differ in which log decays they take, and how fast: the problem's are one of these.
 enum class Gates {
   kAny,      // from next to none to nearly all, in any order
   kMild,     // as models have it

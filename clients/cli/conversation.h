@@ -63,7 +63,7 @@ class Conversation {
   // From now on there has to be a session, or may be none: one that is gone must not come back
   // empty, without a word.
   void SetExists(bool exists);
-  // What one turn brought.
+  // A turn leaves this for what is printed below its answer.
   struct Outcome {
     std::string answer;  // as it was shown
     v1::Usage usage;

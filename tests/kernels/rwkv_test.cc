@@ -533,8 +533,8 @@ struct StepCase {
   std::vector<SegmentSpec> segments;
   int heads, dim;
   bool residual;
-  // Of the products that make decays, rates, output gates and gates of the residual; none: the step
-  // is given what they would make.
+  // The products that make decays, rates, output gates and gates of the residual have these; none:
+  // the step is given what they would make.
   std::vector<int> ranks;
 };
 
