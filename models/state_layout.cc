@@ -60,8 +60,8 @@ std::string ShownLayers(const std::vector<int>& layers) {
   return text;
 }
 
-// What a field that grows says of its rows: those of its `layers` together, and what they are
-// rounded up to.
+// The line of a field that grows has the bytes of a token's rows in all its `layers`, and the
+// number that rows are rounded up to.
 std::string RowsText(const StateField& field, int64_t layers) {
   std::string text = "  a row a token";
   if (field.guard == StateGuard::kRing) absl::StrAppend(&text, ", the last ", field.rows());

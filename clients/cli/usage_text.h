@@ -1,5 +1,5 @@
-// What `mneme generate --stats` and `mneme chat` print of a memory: how surprising it found what it
-// read, and what of it an answer drew on.
+// Texts that `mneme generate --stats` and `mneme chat` print of a memory: how surprising it found
+// what it read, and what of it an answer drew on.
 #pragma once
 
 #include <string>
