@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/common/shared_layout.h"
 #include "kernels/cuda/neural_memory/activate.cuh"
 #include "kernels/cuda/neural_memory/resident/fused_rows.cuh"
 #include "kernels/cuda/neural_memory/resident/pairs.cuh"
@@ -30,11 +31,7 @@ struct Room {
   int floats;
 
   Room(int dim, int hidden, int step, int tokens) : tokens(tokens), floats(0) {
-    const auto take = [this](int n) {
-      const int taken = floats;
-      floats += (n + 3) / 4 * 4;
-      return taken;
-    };
+    const auto take = [this](int n) { return TakeFloats(n, floats); };
     const int inputs_at_once = 2 * tokens - 1, pairs = step + tokens - 1;
     matrices = take(std::max((2 * dim + kPad) * hidden, inputs_at_once * kPartial));
     for (int* const of_gain : {&gain, &anchor_gain, &new_gain, &gain_momenta, &shift}) {
