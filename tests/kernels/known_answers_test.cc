@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
 
 namespace mneme {
 namespace {
