@@ -7,6 +7,7 @@
 #include "tests/kernels/compared_backend.h"
 #include "tests/kernels/rwkv_problems.h"
 #include "tests/support/backends.h"
+#include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 #include "tests/support/segments.h"
 #include "tests/support/workbench.h"

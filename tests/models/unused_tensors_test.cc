@@ -103,22 +103,22 @@ const LeftOutCase kLeftOutCases[] = {
 
 // A key with another value than the weights were made with.
 TEST(UnusedTensorsTest, TheKeyThatLeavesThemOutIsNamed) {
-  for (const auto& [shape, made_with, changes, said] : kLeftOutCases) {
+  for (const LeftOutCase& one : kLeftOutCases) {
     const TestFolder folder;
-    ModelSpec spec = *SpecOfShape(shape);
-    spec.config.merge_patch(nlohmann::ordered_json::parse(made_with));
+    ModelSpec spec = *SpecOfShape(one.shape);
+    spec.config.merge_patch(nlohmann::ordered_json::parse(one.made_with));
     MakeFolder(spec, folder);
     const auto warnings = [&] {
       const auto plan = PlanModel(folder.path(), StateFormat{}, ModelOptions{});
-      EXPECT_TRUE(plan.ok()) << shape << " " << changes << ": " << plan.status();
+      EXPECT_TRUE(plan.ok()) << one.shape << " " << one.changes << ": " << plan.status();
       return plan.ok() ? absl::StrJoin(plan->warnings, "\n") : "";
     };
-    EXPECT_EQ(warnings(), "") << shape << " " << made_with;
+    EXPECT_EQ(warnings(), "") << one.shape << " " << one.made_with;
     nlohmann::ordered_json config = nlohmann::ordered_json::parse(folder.Read("config.json"));
-    config.merge_patch(nlohmann::ordered_json::parse(changes));
+    config.merge_patch(nlohmann::ordered_json::parse(one.changes));
     folder.Write("config.json", config.dump());
-    for (const char* part : said) {
-      EXPECT_THAT(warnings(), HasSubstr(part)) << shape << " " << changes;
+    for (const char* part : one.said) {
+      EXPECT_THAT(warnings(), HasSubstr(part)) << one.shape << " " << one.changes;
     }
   }
 }
