@@ -86,7 +86,7 @@ void Check(Device& device, const char* name, Problem& p, int row_step, int calls
   double state_difference = 0, state_want = 0;
   std::vector<double> s(d.key_dim);
   for (size_t n = 0; n < p.segments.size(); ++n) {
-    const Segment& segment = p.segments[n];
+    const ProblemSegment& segment = p.segments[n];
     const bool chain = segment.slot >= 0 && segment.length > 1;
     if (!chain) {
       if (segment.slot < 0) continue;
@@ -143,10 +143,10 @@ void Check(Device& device, const char* name, Problem& p, int row_step, int calls
 }
 
 void CheckAll(Device& device) {
-  const std::vector<Segment> mixed = {{65, 0, 0, false},  {1, 1, 0, false},  {0, 2, 0, false},
-                                      {64, 3, 0, true},   {7, -1, 0, false}, {2, 0, 1, true},
-                                      {130, 1, 1, false}, {3, 2, 1, false},  {1, 3, 1, true},
-                                      {63, 0, 2, false},  {129, 1, 2, true}, {200, 2, 2, true}};
+  const std::vector<ProblemSegment> mixed = {
+      {65, 0, 0, false}, {1, 1, 0, false},  {0, 2, 0, false},   {64, 3, 0, true},
+      {7, -1, 0, false}, {2, 0, 1, true},   {130, 1, 1, false}, {3, 2, 1, false},
+      {1, 3, 1, true},   {63, 0, 2, false}, {129, 1, 2, true},  {200, 2, 2, true}};
   uint64_t seed = 1;
   for (const int key_dim : {64, 128, 256}) {
     for (const Dims d :
@@ -158,7 +158,7 @@ void CheckAll(Device& device) {
       Check(device, name, p, 3);
     }
   }
-  std::vector<Segment> lengths;
+  std::vector<ProblemSegment> lengths;
   for (int n = 0; n <= 200; n += 1 + n / 20)
     lengths.push_back({n, static_cast<int>(lengths.size()), 0, n % 3 == 2});
   {
@@ -190,8 +190,8 @@ void CheckLong(Device& device) {
 }
 
 // Segments of `prompts` prompts through four memories, two a token, and a shared one.
-std::vector<Segment> LayerSegments(int prompts, int tokens) {
-  std::vector<Segment> list;
+std::vector<ProblemSegment> LayerSegments(int prompts, int tokens) {
+  std::vector<ProblemSegment> list;
   for (int m = 0; m < 4; ++m) {
     for (int i = 0; i < prompts; ++i) {
       const int skew = (m % 2 == 0 ? 1 : -1) * (tokens / 16 + 3 * i);  // routing is not quite even
@@ -267,14 +267,14 @@ void TimeAll(Device& device) {
                  {"one memory, 1 x 8192", 1, 8192},
                  {"one memory, 8 x 2048", 8, 2048}};
   for (const auto& single : singles) {
-    std::vector<Segment> list;
+    std::vector<ProblemSegment> list;
     for (int i = 0; i < single.prompts; ++i) list.push_back({single.tokens, i, 0, true});
     const Pass pass(mom, list, single.prompts, 1, 6);
     Time(device, single.name, pass);
   }
   {
-    std::vector<Segment> list = LayerSegments(1, 2048);
-    std::vector<Segment> all;
+    std::vector<ProblemSegment> list = LayerSegments(1, 2048);
+    std::vector<ProblemSegment> all;
     for (int m = 0; m < 5; ++m) {
       all.push_back(list[m]);
       for (int i = 1; i < 256; ++i) {

@@ -76,7 +76,7 @@ static __global__ void FillGates(uint64_t seed, float* log_decay, float* beta, i
   beta[i] = Uniform(seed + 1, i);
 }
 
-struct Segment {
+struct ProblemSegment {
   int length, slot, memory;
   bool fresh;
 };
@@ -106,11 +106,11 @@ std::vector<T> Download(const T* p, int64_t n) {
 
 // Inputs and state on the device.
 struct Problem {
-  Problem(Dims d, std::vector<Segment> list, int slots, int memories, int decay_kind, uint64_t seed,
-          DType state_dtype = DType::kF32, float value_scale = 1)
+  Problem(Dims d, std::vector<ProblemSegment> list, int slots, int memories, int decay_kind,
+          uint64_t seed, DType state_dtype = DType::kF32, float value_scale = 1)
       : dims(d), segments(std::move(list)), slots(slots), memories(memories), dtype(state_dtype) {
     std::vector<int> offsets = {0}, slot, memory, fresh;
-    for (const Segment& s : segments) {
+    for (const ProblemSegment& s : segments) {
       offsets.push_back(offsets.back() + s.length);
       slot.push_back(s.slot), memory.push_back(s.memory), fresh.push_back(s.fresh);
     }
@@ -140,7 +140,7 @@ struct Problem {
       for (float& x : initial) x *= value_scale;
       MUST(cudaMemcpy(v, values.data(), values.size() * 4, cudaMemcpyHostToDevice));
     }
-    for (const Segment& s : segments) {  // a fresh memory holds anything
+    for (const ProblemSegment& s : segments) {  // a fresh memory holds anything
       if (!s.fresh) continue;
       std::fill_n(initial.begin() + (s.slot * memories + s.memory) * state_elements, state_elements,
                   NAN);
@@ -194,7 +194,7 @@ struct Problem {
   }
 
   Dims dims;
-  std::vector<Segment> segments;
+  std::vector<ProblemSegment> segments;
   int slots, memories;
   DType dtype;
   int entries = 0;
@@ -214,12 +214,12 @@ class Pass {
  public:
   // A slot's tokens are as many as its longest segment has entries, and shorter segments take every
   // so manieth of them.
-  Pass(Dims d, const std::vector<Segment>& segments, int slots, int memories, uint64_t seed)
+  Pass(Dims d, const std::vector<ProblemSegment>& segments, int slots, int memories, uint64_t seed)
       : dims(d) {
     std::vector<int> offsets = {0}, slot, memory, fresh, lengths(slots), first_token(slots + 1);
     Segments list;
     list.count = static_cast<int>(segments.size());
-    for (const Segment& s : segments) {
+    for (const ProblemSegment& s : segments) {
       offsets.push_back(offsets.back() + s.length);
       slot.push_back(s.slot), memory.push_back(s.memory), fresh.push_back(s.fresh);
       lengths[s.slot] = std::max(lengths[s.slot], s.length);
@@ -228,7 +228,7 @@ class Pass {
     }
     for (int i = 0; i < slots; ++i) first_token[i + 1] = first_token[i] + lengths[i];
     std::vector<int> entry_tokens;
-    for (const Segment& s : segments) {
+    for (const ProblemSegment& s : segments) {
       for (int i = 0; i < s.length; ++i) {
         const int64_t token = int64_t{i} * lengths[s.slot] / s.length;
         entry_tokens.push_back(first_token[s.slot] + static_cast<int>(token));

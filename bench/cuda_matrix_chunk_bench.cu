@@ -87,7 +87,7 @@ void Check(Device& device, const char* name, ChunkProblem& p, int row_step,
   double worst = 0;  // of an entry and a head
   std::vector<double> s(d.key_dim);
   for (size_t n = 0; n < p.segments.size(); ++n) {
-    const Segment& segment = p.segments[n];
+    const ProblemSegment& segment = p.segments[n];
     if (segment.slot < 0) continue;
     if (segment.length < 2) {
       for (int64_t i = int64_t{p.first[n]} * d.heads * d.value_dim;
@@ -175,10 +175,10 @@ void Check(Device& device, const char* name, ChunkProblem& p, int row_step,
 }
 
 void CheckRule(Device& device, const NamedRule& named) {
-  const std::vector<Segment> mixed = {{65, 0, 0, false},  {1, 1, 0, false},  {0, 2, 0, false},
-                                      {64, 3, 0, true},   {7, -1, 0, false}, {2, 0, 1, true},
-                                      {130, 1, 1, false}, {3, 2, 1, false},  {1, 3, 1, true},
-                                      {63, 0, 2, false},  {129, 1, 2, true}, {200, 2, 2, true}};
+  const std::vector<ProblemSegment> mixed = {
+      {65, 0, 0, false}, {1, 1, 0, false},  {0, 2, 0, false},   {64, 3, 0, true},
+      {7, -1, 0, false}, {2, 0, 1, true},   {130, 1, 1, false}, {3, 2, 1, false},
+      {1, 3, 1, true},   {63, 0, 2, false}, {129, 1, 2, true},  {200, 2, 2, true}};
   const bool values = named.rule.decay == Decay::kValue;
   const bool key_delta =
       named.rule.decay == Decay::kKey && named.rule.correction == Correction::kDelta;
@@ -216,7 +216,7 @@ void CheckRule(Device& device, const NamedRule& named) {
     Check(device, text, p, 7);
   }
   {
-    std::vector<Segment> lengths;
+    std::vector<ProblemSegment> lengths;
     for (int n = 0; n <= 200; n += 1 + n / 20) {
       lengths.push_back({n, static_cast<int>(lengths.size()), 0, n % 3 == 2});
     }
@@ -256,7 +256,7 @@ __global__ void Delay(int64_t cycles) {
 void Time(Device& device, const NamedRule& named, int prompts, int tokens, bool once) {
   constexpr int kPasses = 5;
   constexpr int64_t kDelay = 4'000'000;  // 2 ms
-  std::vector<Segment> list;
+  std::vector<ProblemSegment> list;
   for (int i = 0; i < prompts; ++i) list.push_back({tokens, i, 0, true});
   ChunkProblem p(named.rule, named.sizes, list, prompts, 1, Gates::kMild, 7, false);
   const auto run = [&] { matrix_memory::chunked::MatrixChunks(device, p.args); };

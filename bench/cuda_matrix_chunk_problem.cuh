@@ -29,7 +29,7 @@ constexpr Sizes Alike(int heads, int key_dim, int value_dim) {
   return {heads, key_dim, value_dim, heads, heads, heads, heads};
 }
 
-// What log decays are like.
+// Kernels differ in which log decays they take, and how fast: the problem's are one of these.
 enum class Gates {
   kAny,      // from next to none to nearly all, in any order
   kMild,     // as models have it
@@ -56,13 +56,13 @@ static __global__ void FillUniform(uint64_t seed, float* x, int64_t n) {
 // Inputs and state of one call, on the device.
 class ChunkProblem {
  public:
-  ChunkProblem(const MatrixRule& rule, const Sizes& d, std::vector<Segment> list, int slots,
+  ChunkProblem(const MatrixRule& rule, const Sizes& d, std::vector<ProblemSegment> list, int slots,
                int memories, Gates gates, uint64_t seed, bool in_place,
                DType state_dtype = DType::kF32)
       : sizes(d), segments(std::move(list)), memories(memories), dtype(state_dtype) {
     std::vector<int> slot, memory, fresh;
     args.rule = rule;
-    for (const Segment& s : segments) {
+    for (const ProblemSegment& s : segments) {
       first.push_back(first.back() + s.length);
       slot.push_back(s.slot), memory.push_back(s.memory), fresh.push_back(s.fresh);
     }
@@ -119,7 +119,7 @@ class ChunkProblem {
     args.state.dtype = dtype;
     initial.resize(slots * memories * elements);
     for (size_t i = 0; i < initial.size(); ++i) initial[i] = Normal(seed + 40, i);
-    for (const Segment& s : segments) {  // a fresh memory holds anything
+    for (const ProblemSegment& s : segments) {  // a fresh memory holds anything
       if (!s.fresh || s.slot < 0) continue;
       std::fill_n(initial.begin() + (s.slot * memories + s.memory) * elements, elements, NAN);
     }
@@ -153,7 +153,7 @@ class ChunkProblem {
   }
 
   Sizes sizes;
-  std::vector<Segment> segments;
+  std::vector<ProblemSegment> segments;
   std::vector<int> first = {0};
   int memories, entries = 0;
   DType dtype;

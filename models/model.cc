@@ -223,7 +223,8 @@ int LayerOf(absl::string_view name) {
   return absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) ? layer : -1;
 }
 
-// What of the configuration leaves out some of these tensors, for people.
+// Names the keys whose values leave out some of these tensors, so that people know which to look
+// at.
 std::vector<std::string> ReasonsOf(const std::vector<std::string>& unused,
                                    const ModelConfig& config, int layers) {
   std::vector<std::string> reasons;

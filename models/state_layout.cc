@@ -60,6 +60,19 @@ std::string ShownLayers(const std::vector<int>& layers) {
   return text;
 }
 
+// The line of a field that grows has the bytes of a token's rows in all its `layers`, and the
+// number that rows are rounded up to.
+std::string RowsText(const StateField& field, int64_t layers) {
+  std::string text = "  a row a token";
+  if (field.guard == StateGuard::kRing) absl::StrAppend(&text, ", the last ", field.rows());
+  absl::StrAppend(&text, ": ", layers * field.memories() * field.row_bytes(), " bytes a token");
+  const int64_t room = field.blocks() * kContextBlock;
+  if (room > field.rows()) {
+    absl::StrAppend(&text, ", room for ", room, " as blocks have ", kContextBlock, " rows");
+  }
+  return text;
+}
+
 }  // namespace
 
 StateField StateLayout::Add(StateField field) {
@@ -191,10 +204,8 @@ std::string StateLayout::ToString() const {
       birth = absl::StrCat("  one of ", group.field->phases, " in turn in new sessions");
     } else if (group.field->guard == StateGuard::kAlways) {
       birth = "  cleared in new sessions";
-    } else if (group.field->guard == StateGuard::kFirstRows) {
-      birth = "  a row a token";
-    } else if (group.field->guard == StateGuard::kRing) {
-      birth = absl::StrCat("  a row a token, the last ", group.field->rows());
+    } else if (group.field->grows()) {
+      birth = RowsText(*group.field, static_cast<int64_t>(group.layers.size()));
     } else if (group.field->initial == StateInitial::kShared) {
       birth = "  shared by sessions that have not written it";
     }

@@ -91,9 +91,17 @@ std::string SessionPrice(const StateLayout& layout, const ModelInfo& info) {
   const std::optional<int64_t> most = layout.max_tokens();
   if (!most.has_value()) return absl::StrCat(bytes, ", whatever the length of the conversation");
   const int64_t growing = layout.growing_bytes();
+  int64_t block_bytes = 0, blocks = 0;
+  for (const ContextGroup& group : layout.groups()) {
+    if (group.guard != StateGuard::kFirstRows) continue;
+    block_bytes += group.block_bytes;
+    blocks = std::max(blocks, group.blocks());
+  }
   return absl::StrCat(bytes, ", for conversations of up to ", *most,
                       *most == 1 ? " token (" : " tokens (", ContextBound(info, *most),
-                      "): ", HumanBytes(growing), " for what grows with them, used or not, and ",
+                      "): ", HumanBytes(growing), " for what grows with them, used or not (",
+                      block_bytes / kContextBlock, " bytes a token, in ", blocks,
+                      blocks == 1 ? " block of " : " blocks of ", kContextBlock, " tokens), and ",
                       HumanBytes(whole - growing), " beside it");
 }
 

@@ -15,8 +15,8 @@ namespace mneme {
 
 class LayerTape final : public LayerObserver {
  public:
-  // What one layer said under one name, of every token: a prefix's come first. Positions that a
-  // model inserts (ModelInfo::inserted) are tokens here.
+  // A track has what one layer said under one name, of every token: a prefix's come first.
+  // Positions that a model inserts (ModelInfo::inserted) are tokens here.
   struct Track {
     std::vector<int64_t> shape;  // of a token's row
     int64_t width = 0;           // its elements

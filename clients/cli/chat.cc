@@ -49,6 +49,10 @@ int RunChat(const Arguments& arguments) {
   flags.Bool("must-exist", "Go on with a session that is there, or refuse.",
              [&](bool value) { options.request.mutable_session()->set_must_exist(value); });
   AddSessionFlags(flags, options.request);
+  flags.Bool("surprise",
+             "Tell below each answer how surprising the memory found the turn and the answer, on "
+             "standard error; of models whose memories are trained while they read.",
+             [&](bool value) { options.request.mutable_response()->set_surprise(value); });
   flags.Bool("memory-use",
              "Tell below each answer which segments of the conversation it drew on, and which kind "
              "of memory, on standard error; of models that make engrams.",

@@ -14,8 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "clients/cli/memory_use_text.h"
 #include "clients/cli/session_rewind.h"
+#include "clients/cli/usage_text.h"
 
 namespace mneme::cli {
 
@@ -247,6 +247,9 @@ int Conversation::Answer(absl::string_view turn) {
   }
   if (!absl::EndsWith(outcome.answer, "\n")) WriteOut("\n");
   if (status.ok()) {
+    if (outcome.usage.has_surprise()) {
+      fprintf(stderr, "[%s]\n", SurpriseText(outcome.usage).c_str());
+    }
     if (outcome.usage.has_memory_use()) ShowMemoryUse(outcome.usage);
     if (outcome.context_full) {
       fprintf(stderr, "[%s; /reset begins a new one]\n", kContextFullNote);
@@ -291,10 +294,7 @@ void Conversation::RunCommand(absl::string_view line) {
     WriteOut("[a new conversation]\n");
   } else if (words[0] == "/session") {
     const absl::StatusOr<v1::Session> info = client_.GetSession(session());
-    if (!info.ok()) {
-      ReportMissing(info.status());
-      return;
-    }
+    if (!Succeeded(info.status())) return;
     WriteOut(absl::StrCat("[", info->name(), ": ", info->position(), " tokens in ",
                           info->state_bytes(), " bytes",
                           info->context_full() ? ", as many as it has room for" : "", "]\n"));
@@ -303,12 +303,13 @@ void Conversation::RunCommand(absl::string_view line) {
   }
 }
 
-void Conversation::ReportMissing(const absl::Status& status) {
+bool Conversation::Succeeded(const absl::Status& status) {
   if (absl::IsNotFound(status) && !exists_) {
     WriteOut(absl::StrCat("[", session(), " begins with the next turn]\n"));
-  } else {
+  } else if (!status.ok()) {
     (void)ReportError(status);
   }
+  return status.ok();
 }
 
 void Conversation::Checkpoint(const std::string& name) {
@@ -316,10 +317,7 @@ void Conversation::Checkpoint(const std::string& name) {
   request.set_session(session());
   request.set_name(name);
   const absl::StatusOr<v1::Checkpoint> made = client_.CreateCheckpoint(request);
-  if (!made.ok()) {
-    ReportMissing(made.status());
-    return;
-  }
+  if (!Succeeded(made.status())) return;
   WriteOut(absl::StrCat("[checkpoint ", made->name(), " after ", made->position(), " tokens]\n"));
 }
 
@@ -330,10 +328,7 @@ void Conversation::GoBack(const std::string& place) {
     return;
   }
   const absl::StatusOr<v1::Session> rewound = Rewind(client_, session(), *to);
-  if (!rewound.ok()) {
-    ReportMissing(rewound.status());
-    return;
-  }
+  if (!Succeeded(rewound.status())) return;
   position_ = rewound->position();
   ends_.erase(ends_.upper_bound(position_), ends_.end());
   // A checkpoint of somebody else's is taken for whole; a position may lie within an answer.
@@ -349,10 +344,7 @@ void Conversation::Fork(const std::string& target) {
   request.set_source_name(session());
   request.set_target_name(target);
   const absl::StatusOr<v1::Session> fork = client_.ForkSession(request);
-  if (!fork.ok()) {
-    ReportMissing(fork.status());
-    return;
-  }
+  if (!Succeeded(fork.status())) return;
   WriteOut(absl::StrCat("[", session(), " stays; going on in ", fork->name(), "]\n"));
   is_own_ = false;  // both were asked for by name or are meant to be compared
   set_session(fork->name());

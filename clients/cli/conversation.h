@@ -63,7 +63,7 @@ class Conversation {
   // From now on there has to be a session, or may be none: one that is gone must not come back
   // empty, without a word.
   void SetExists(bool exists);
-  // What one turn brought.
+  // A turn leaves this for what is printed below its answer.
   struct Outcome {
     std::string answer;  // as it was shown
     v1::Usage usage;
@@ -76,8 +76,9 @@ class Conversation {
   // Below its answer, of which it is no part: on standard error.
   static void ShowMemoryUse(const v1::Usage& usage);
   void RunCommand(absl::string_view line);
-  // A session that no turn has begun is no error; one that is gone is.
-  void ReportMissing(const absl::Status& status);
+  // Whether the server did what was asked of the session; otherwise says why not. A session that no
+  // turn has begun is no error; one that is gone is.
+  bool Succeeded(const absl::Status& status);
   void Checkpoint(const std::string& name);
   void GoBack(const std::string& place);
   void Fork(const std::string& target);

@@ -14,8 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "clients/cli/command.h"
-#include "clients/cli/memory_use_text.h"
 #include "clients/cli/request_flags.h"
+#include "clients/cli/usage_text.h"
 
 namespace mneme::cli {
 namespace {
@@ -100,7 +100,7 @@ void PrintStats(const v1::Finished& finished, absl::Duration first_token) {
       absl::StrCat(usage.resumed_tokens(), " resumed"),
       absl::StrCat(usage.cached_tokens(), " cached"),
       absl::StrFormat("first after %.1f ms", absl::ToDoubleMilliseconds(first_token))};
-  if (usage.has_surprise()) facts.push_back(absl::StrFormat("surprise %.4g", usage.surprise()));
+  if (usage.has_surprise()) facts.push_back(SurpriseText(usage));
   if (usage.completion_tokens() > 1 && timings.decode_ms() > 0) {
     facts.push_back(absl::StrFormat(
         "%.1f tokens/s",

@@ -167,7 +167,7 @@ void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {
              [=](bool value) { r->mutable_prefix_cache()->set_bypass(value); });
   flags.String("cache-salt", "TEXT", "Share the prompt's beginning with those of this salt alone.",
                [=](std::string value) { r->mutable_prefix_cache()->set_salt(std::move(value)); });
-  flags.Integer("choices", "Answers to the same prompt.",
+  flags.Integer("choices", "Answers to the same prompt (-n is --max-tokens).",
                 [=](int64_t value) { r->mutable_response()->set_n(static_cast<int>(value)); });
   flags.Integer(
       "logprobs", "Log-probabilities of the tokens and the k most likely ones (--json).",

@@ -33,10 +33,10 @@ NetworkMaker ReadDeltaNet(absl::string_view model_type, ConfigReader& reader, Mo
       .heads = heads.heads,
       .key_dim = heads.key_dim,
       .value_dim = heads.value_dim,
-      .conv_width = ReadConvWidth(reader, /*used_by_default=*/true),
+      .conv_width = ReadConvWidth(reader, config, /*used_by_default=*/true),
       .key_map = ReadQueryKeyActivation(reader),
       .key_norm = ReadQueryKeyNorm(reader),
-      .learned_strength = reader.Bool("use_beta", true),
+      .learned_strength = ReadSwitch(reader, config, "use_beta", true, ".b_proj."),
       .allow_negative_eigenvalues = reader.Bool("allow_neg_eigval", false),
       .output_gate = ReadSwitch(reader, config, "use_gate", false, ".g_proj.")};
   const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);

@@ -57,14 +57,17 @@ HeadKeys ReadHeads(ConfigReader& reader, int model_dim, const HeadDefaults& defa
   return keys;
 }
 
-int ReadConvWidth(ConfigReader& reader, bool used_by_default) {
+int ReadConvWidth(ConfigReader& reader, ModelConfig& config, bool used_by_default) {
   const int width = reader.Int("conv_size", 4, 1, kMaxConvWidth);
-  return reader.Bool("use_short_conv", used_by_default) ? width : reader.Keep("conv_size", 0);
+  const bool used = ReadSwitch(reader, config, "use_short_conv", used_by_default, "_conv1d.");
+  return used ? width : reader.Keep("conv_size", 0);
 }
 
-bool ReadFlag(ConfigReader& reader, const char* key, bool otherwise) {
-  if (reader.Has(key) && reader.IsNull(key)) return reader.Keep(key, false);
-  return reader.Bool(key, otherwise);
+bool ReadNormAffine(ConfigReader& reader, ModelConfig& config, const char* norm) {
+  const char* key = "elementwise_affine";
+  if (!reader.Has(key) || !reader.IsNull(key)) return ReadSwitch(reader, config, key, true, norm);
+  NoteLeftOut(config, key, nullptr, norm);
+  return reader.Keep(key, false);
 }
 
 std::optional<float> ReadNullableNumber(ConfigReader& reader, const char* key, double low,
@@ -100,18 +103,24 @@ KeyMap ReadActivationMap(ConfigReader& reader) {
                     /*otherwise=*/"");
 }
 
-RoutingConfig ReadRouting(ConfigReader& reader, int fixed_memories) {
+RoutingConfig ReadRouting(ConfigReader& reader, ModelConfig& config, int fixed_memories) {
   RoutingConfig routing;
   routing.memories =
       fixed_memories > 0 ? fixed_memories : reader.Int("num_memories", 8, 1, kMaxMemories);
   routing.top_k = reader.Int("topk", 2, 1, routing.memories);
-  routing.shared = reader.Bool("shared_mem", false);
+  routing.shared = ReadSwitch(reader, config, "shared_mem", false, ".shared_");
   // Upstream then leaves out a memory's oldest tokens, and which those are depends on later ones.
   if (reader.Number("capacity", 1.0, 0, 1e9) < 1.0) {
     reader.Unsupported("capacity", *reader.Find("capacity"), "1: no token is ever dropped");
   }
   reader.Disregard({"capacity"});
   return routing;
+}
+
+bool ReadSingleProjection(ConfigReader& reader, ModelConfig& config) {
+  const bool single = reader.Bool("single_kv_proj", false);
+  if (single) NoteLeftOut(config, "single_kv_proj", true, ".k_proj.0.");
+  return single;
 }
 
 AttentionLayers ReadHybridKeys(absl::string_view model_type, ConfigReader& reader,

@@ -38,10 +38,10 @@ struct HeadDefaults {
 HeadKeys ReadHeads(ConfigReader& reader, int model_dim, const HeadDefaults& defaults);
 
 // Reads use_short_conv and conv_size. Returns 0 without convolutions.
-int ReadConvWidth(ConfigReader& reader, bool used_by_default);
+int ReadConvWidth(ConfigReader& reader, ModelConfig& config, bool used_by_default);
 
-// A flag of upstream's for which null is false.
-bool ReadFlag(ConfigReader& reader, const char* key, bool otherwise);
+// elementwise_affine, for which null is false. `norm`: part of the name of the norm's gain.
+bool ReadNormAffine(ConfigReader& reader, ModelConfig& config, const char* norm);
 // Null and missing are nothing. Else in [low, high].
 std::optional<float> ReadNullableNumber(ConfigReader& reader, const char* key, double low,
                                         double high);
@@ -54,7 +54,9 @@ KeyMap ReadKeyMap(ConfigReader& reader, KeyMapNames names, absl::string_view oth
 KeyMap ReadActivationMap(ConfigReader& reader);
 
 // num_memories (or `fixed_memories`, if that is not 0), topk, shared_mem, capacity.
-RoutingConfig ReadRouting(ConfigReader& reader, int fixed_memories = 0);
+RoutingConfig ReadRouting(ConfigReader& reader, ModelConfig& config, int fixed_memories = 0);
+// single_kv_proj: all memories of a router use the shared one's projections of keys and values.
+bool ReadSingleProjection(ConfigReader& reader, ModelConfig& config);
 
 // The layers of `attn`, as the models of `model_type` understand it; and declares keys that only
 // look like some that are read.

@@ -47,7 +47,8 @@ void RefuseUnsupportedMom(ConfigReader& reader) {
   }
 }
 
-void ReadMixer(ConfigReader& reader, const Defaults& defaults, GatedDeltaConfig& mixer) {
+void ReadMixer(ConfigReader& reader, const Defaults& defaults, ModelConfig& config,
+               GatedDeltaConfig& mixer) {
   const bool routed = defaults.memories > 0;
   mixer.heads = reader.Int("num_heads", defaults.heads, 1, kMaxHeads);
   mixer.value_heads = mixer.heads;
@@ -59,15 +60,15 @@ void ReadMixer(ConfigReader& reader, const Defaults& defaults, GatedDeltaConfig&
   }
   CheckChannels(reader, int64_t{mixer.heads} * mixer.key_dim, "num_heads");
   CheckChannels(reader, int64_t{mixer.value_heads} * mixer.value_dim, "expand_v");
-  mixer.conv_width = reader.Int("conv_size", 4, 1, kMaxConvWidth);
-  if (!reader.Bool("use_short_conv", true)) mixer.conv_width = reader.Keep("conv_size", 0);
-  mixer.output_gate = reader.Bool(defaults.output_gate_key, true);
+  mixer.conv_width = ReadConvWidth(reader, config, /*used_by_default=*/true);
+  mixer.output_gate = ReadSwitch(reader, config, defaults.output_gate_key, true, ".g_proj.");
   mixer.shared_memory = defaults.shared_memory;
   if (!routed) return;
   mixer.memories = reader.Int("num_memories", defaults.memories, 1, kMaxMemories);
   mixer.top_k = reader.Int("topk", 2, 1, mixer.memories);
-  mixer.shared_memory = reader.Bool("shared_mem", defaults.shared_memory);
-  mixer.single_kv_proj = reader.Bool("single_kv_proj", false);
+  mixer.shared_memory =
+      ReadSwitch(reader, config, "shared_mem", defaults.shared_memory, ".shared_");
+  mixer.single_kv_proj = ReadSingleProjection(reader, config);
 }
 
 }  // namespace
@@ -78,7 +79,7 @@ GatedDeltaKeys ReadGatedDeltaKeys(absl::string_view model_type, ConfigReader& re
   if (defaults.memories > 0) RefuseUnsupportedMom(reader);
   GatedDeltaKeys keys;
   keys.stack = ReadStackKeys(reader, defaults.layers, /*default_hidden_ratio=*/4, config);
-  ReadMixer(reader, defaults, keys.mixer);
+  ReadMixer(reader, defaults, config, keys.mixer);
   keys.attention = ReadHybridKeys(model_type, reader, keys.stack, config);
   // Upstream's old format dropped tokens of a prompt beyond this share, but not while decoding.
   if (reader.Number("capacity", 1.0, 0, 1e9) < 1.0 && defaults.memories > 0) {

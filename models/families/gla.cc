@@ -17,16 +17,16 @@ NetworkMaker ReadGla(absl::string_view model_type, ConfigReader& reader, ModelCo
       .kv_heads = heads.kv_heads,
       .key_dim = heads.key_dim,
       .value_dim = heads.value_dim,
-      .conv_width = ReadConvWidth(reader, /*used_by_default=*/false),
+      .conv_width = ReadConvWidth(reader, config, /*used_by_default=*/false),
       .key_map = ReadActivationMap(reader),
-      .output_gate = reader.Bool("use_output_gate", true),
-      .norm_affine = ReadFlag(reader, "elementwise_affine", true)};
+      .output_gate = ReadSwitch(reader, config, "use_output_gate", true, ".g_proj."),
+      .norm_affine = ReadNormAffine(reader, config, ".g_norm")};
   if (const auto least = ReadNullableNumber(reader, "clamp_min", -kMostDecay, 0)) {
     mixer.least_log_decay = *least;
   }
   if (model_type == "mom_gla") {
-    mixer.routing = ReadRouting(reader);
-    mixer.routing.single_projection = reader.Bool("single_kv_proj", false);
+    mixer.routing = ReadRouting(reader, config);
+    mixer.routing.single_projection = ReadSingleProjection(reader, config);
     if (mixer.routing.shared && mixer.conv_width > 0) {
       reader.Unsupported("use_short_conv", true, "false where shared_mem is true");
     }

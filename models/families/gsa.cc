@@ -32,14 +32,14 @@ NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelCo
       .kv_heads = heads.kv_heads,
       .key_dim = heads.key_dim,
       .value_dim = heads.value_dim,
-      .conv_width = ReadConvWidth(reader, /*used_by_default=*/false),
+      .conv_width = ReadConvWidth(reader, config, /*used_by_default=*/false),
       .key_map = ReadKeyMap(
           reader,
           {{"swish", KeyMap::kSilu}, {"relu", KeyMap::kRelu}, {"t2r", KeyMap::kTransformerToRnn}},
           "swish"),
       .gate_normalizer =
           static_cast<float>(reader.Number("gate_logit_normalizer", 8, kLeastNumber, 1e6)),
-      .norm_affine = ReadFlag(reader, "elementwise_affine", true),
+      .norm_affine = ReadNormAffine(reader, config, ".g_norm."),
       .norm_eps = kNormEps};
   // Null is as many slots as a key has numbers.
   mixer.slots = reader.Has("num_slots")
@@ -49,7 +49,7 @@ NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelCo
   const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   ResidualBlockParts block;
   if (mom) {
-    mixer.routing = ReadRouting(reader, kMomMemories);
+    mixer.routing = ReadRouting(reader, config, kMomMemories);
     if (mixer.conv_width > 0) {
       reader.Unsupported("use_short_conv", true, "false: upstream cannot run it");
     }

@@ -71,9 +71,9 @@ NetworkMaker ReadHgrn2(absl::string_view model_type, ConfigReader& reader, Model
       ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
   Hgrn2Config mixer;
   ReadHeadsOf(reader, stack.model_dim, config, mixer);
-  mixer.conv_width = ReadConvWidth(reader, /*used_by_default=*/false);
-  mixer.norm_affine = ReadFlag(reader, "elementwise_affine", true);
-  const bool bounded = reader.Bool("use_lower_bound", true);
+  mixer.conv_width = ReadConvWidth(reader, config, /*used_by_default=*/false);
+  mixer.norm_affine = ReadNormAffine(reader, config, ".g_norm.");
+  const bool bounded = ReadSwitch(reader, config, "use_lower_bound", true, "lower_bounds");
   const int channels = mixer.heads * mixer.key_dim;
   if (bounded && channels != stack.model_dim) {
     reader.Invalid("use_lower_bound", true,

@@ -19,7 +19,7 @@ NetworkMaker ReadKda(absl::string_view model_type, ConfigReader& reader, ModelCo
   mixer.value_dim = ReadValueDim(reader, mixer.key_dim, /*default_expand_v=*/1);
   CheckChannels(reader, mixer.heads * int64_t{mixer.key_dim}, "num_heads");
   CheckChannels(reader, mixer.value_heads * int64_t{mixer.value_dim}, "expand_v");
-  mixer.conv_width = ReadConvWidth(reader, /*used_by_default=*/true);
+  mixer.conv_width = ReadConvWidth(reader, config, /*used_by_default=*/true);
   mixer.least_log_decay = ReadNullableNumber(reader, "lower_bound", -kMostDecay, 0);
   mixer.allow_negative_eigenvalues = reader.Bool("allow_neg_eigval", false);
   // Which kernel upstream takes, and what it demands of the configuration.

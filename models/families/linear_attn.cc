@@ -29,11 +29,11 @@ NetworkMaker ReadLinearAttn(absl::string_view model_type, ConfigReader& reader,
       .norm_queries = reader.Bool("norm_q", false),
       .norm_keys = reader.Bool("norm_k", false),
       .norm_read = reader.Bool("norm_feature_map", false),
-      .norm_affine = ReadFlag(reader, "elementwise_affine", true)};
+      .norm_affine = ReadNormAffine(reader, config, ".attn.norm.")};
   // Only what is learned can be shared.
   if (!IsLearned(mixer.key_map)) mixer.tied_maps = reader.Keep("tie_feature_map_qk", false);
   if (model_type == "mom_linear_attn") {
-    mixer.routing = ReadRouting(reader);
+    mixer.routing = ReadRouting(reader, config);
     if (mixer.norm_read) {
       reader.Unsupported("norm_feature_map", true,
                          "false: with it, upstream adds the padding of a batch to the sum of keys");

@@ -108,7 +108,8 @@ RopeKeys ReadRope(ConfigReader& reader) {
   return rope;
 }
 
-AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Defaults& defaults) {
+AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Defaults& defaults,
+                              ModelConfig& config) {
   AttentionConfig attention;
   attention.prefix = "self_attn.";
   attention.heads = reader.Int("num_attention_heads", 32, 1, kMaxHeads);
@@ -146,7 +147,8 @@ AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Default
     const int otherwise = reader.Has("sliding_window") ? 0 : defaults.sliding_window;
     attention.window = reader.Keep("sliding_window", window.value_or(otherwise));
   } else {
-    attention.qkv_bias = attention.output_bias = reader.Bool("attention_bias", false);
+    attention.qkv_bias = attention.output_bias =
+        ReadSwitch(reader, config, "attention_bias", false, ".q_proj.bias");
   }
   return attention;
 }
@@ -155,7 +157,7 @@ NetworkMaker ReadLlama(absl::string_view model_type, ConfigReader& reader, Model
   const Defaults& defaults = model_type == kMistral.model_type ? kMistral : kLlama;
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
   ReadSilu(reader, "silu");
-  const bool mlp_bias = reader.Bool("mlp_bias", false);
+  const bool mlp_bias = ReadSwitch(reader, config, "mlp_bias", false, ".down_proj.bias");
   if (mlp_bias && &defaults == &kMistral) {
     reader.Unsupported("mlp_bias", true, "false: such networks have no biases");
   }
@@ -167,7 +169,7 @@ NetworkMaker ReadLlama(absl::string_view model_type, ConfigReader& reader, Model
   stack.norm_eps = static_cast<float>(reader.Number("rms_norm_eps", 1e-6, kLeastNumber, 1));
   stack.obeys_tied = true;
   ReadTokensAndTies(reader, stack, config);
-  const AttentionConfig attention = ReadAttention(reader, stack.model_dim, defaults);
+  const AttentionConfig attention = ReadAttention(reader, stack.model_dim, defaults, config);
   // How long sequences were in training, and what makes no difference to a result.
   reader.Disregard({"max_position_embeddings", "pretraining_tp", "attention_dropout"});
 

@@ -17,7 +17,7 @@ NetworkMaker ReadMamba(absl::string_view model_type, ConfigReader& reader, Model
   StackKeys stack = ReadMambaStack(reader, fla ? fla_defaults : transformers_defaults, config);
   stack.obeys_tied = !fla;
   MambaConfig mixer =
-      ReadMambaMixer(reader, stack.model_dim,
+      ReadMambaMixer(reader, config, stack.model_dim,
                      fla ? ReadRenamedKey(reader, "dt_rank", "time_step_rank") : "time_step_rank");
   if (fla) {
     reader.Disregard({"time_step_rank"});

@@ -80,7 +80,7 @@ NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& co
   CheckChannels(reader, int64_t{mixer.groups} * mixer.states, "state_size");
   mixer.conv_width = reader.Int("conv_kernel", 4, 1, kMaxConvWidth);
   mixer.conv_bias = ReadSwitch(reader, config, "use_conv_bias", true, ".conv1d.bias");
-  mixer.bias = reader.Bool("use_bias", false);
+  mixer.bias = ReadSwitch(reader, config, "use_bias", false, ".in_proj.bias");
   std::tie(mixer.least_step, mixer.most_step) = ReadStepLimit(
       reader, fla ? ReadRenamedKey(reader, "dt_limit", "time_step_limit") : "time_step_limit",
       fla ? "dt_limit" : "time_step_limit");

@@ -95,7 +95,8 @@ int ReadExpandedWidth(ConfigReader& reader, int model_dim) {
   return static_cast<int>(width);
 }
 
-MambaConfig ReadMambaMixer(ConfigReader& reader, int model_dim, const char* rank_key) {
+MambaConfig ReadMambaMixer(ConfigReader& reader, ModelConfig& config, int model_dim,
+                           const char* rank_key) {
   MambaConfig mixer;
   // Upstream sets the one from the other, and then whatever the file says.
   const int expanded = ReadExpandedWidth(reader, model_dim);
@@ -107,7 +108,7 @@ MambaConfig ReadMambaMixer(ConfigReader& reader, int model_dim, const char* rank
   const bool automatic = rank == nullptr || *rank == "auto";
   mixer.rank = automatic ? reader.Keep(rank_key, (model_dim + 15) / 16)
                          : reader.Int(rank_key, 1, 1, kMaxChannels);
-  mixer.bias = reader.Bool("use_bias", false);
+  mixer.bias = ReadSwitch(reader, config, "use_bias", false, ".in_proj.bias");
   return mixer;
 }
 

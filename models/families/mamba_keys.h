@@ -40,7 +40,8 @@ StackKeys ReadMambaStack(ConfigReader& reader, const MambaStackDefaults& default
                          ModelConfig& config);
 
 // The mixer of Mamba-1: expand, intermediate_size, state_size, conv_kernel, `rank_key`, use_bias.
-MambaConfig ReadMambaMixer(ConfigReader& reader, int model_dim, const char* rank_key);
+MambaConfig ReadMambaMixer(ConfigReader& reader, ModelConfig& config, int model_dim,
+                           const char* rank_key);
 
 // `key`, two numbers from 0 on in order, the second of which may be infinite; counts as `name`.
 std::pair<float, float> ReadStepLimit(ConfigReader& reader, const char* key, const char* name);

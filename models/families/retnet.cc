@@ -17,13 +17,14 @@ NetworkMaker ReadRetNet(absl::string_view model_type, ConfigReader& reader, Mode
                    absl::StrCat("a number that makes keys even and at most ", kMostKeyDim,
                                 " wide, not ", heads.key_dim));
   }
-  const RetentionConfig mixer = {.heads = heads.heads,
-                                 .kv_heads = heads.kv_heads,
-                                 .key_dim = heads.key_dim,
-                                 .value_dim = heads.value_dim,
-                                 .key_map = ReadActivationMap(reader),
-                                 .output_gate = reader.Bool("use_output_gate", true),
-                                 .norm_affine = ReadFlag(reader, "elementwise_affine", true)};
+  const RetentionConfig mixer = {
+      .heads = heads.heads,
+      .kv_heads = heads.kv_heads,
+      .key_dim = heads.key_dim,
+      .value_dim = heads.value_dim,
+      .key_map = ReadActivationMap(reader),
+      .output_gate = ReadSwitch(reader, config, "use_output_gate", true, ".g_proj."),
+      .norm_affine = ReadNormAffine(reader, config, ".g_norm")};
   const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   reader.Disregard({"use_short_conv", "conv_size"});  // upstream's layer never gets to see them
   return StackNetwork(stack, Hybrid(attention, [mixer](const LayerBuilder& builder) {

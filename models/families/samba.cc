@@ -21,7 +21,7 @@ NetworkMaker ReadSamba(absl::string_view, ConfigReader& reader, ModelConfig& con
       reader, {.vocab = 32000, .model_dim = 2304, .layers = 18, .norm_eps_key = "norm_eps"},
       config);
   // intermediate_size is the scan's; the MLP's width always follows from the ratio.
-  MambaConfig scan = ReadMambaMixer(reader, stack.model_dim, "time_step_rank");
+  MambaConfig scan = ReadMambaMixer(reader, config, stack.model_dim, "time_step_rank");
   stack.mlp_dim = ReadRatioMlpDim(reader, stack.model_dim, /*default_ratio=*/4);
   reader.Keep("hidden_ratio", stack.mlp_dim);  // the width counts, whatever makes it
   // Files of fewer layers keep what upstream writes for eighteen.

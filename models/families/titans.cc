@@ -122,10 +122,11 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader, ModelConfig& config) {
   }
   memory.conv_width = reader.Int("memory_conv_kernel", 4, 0, kMaxConvWidth);
   if (memory.conv_width == 0) NoteLeftOut(config, "memory_conv_kernel", 0, "_conv.");
-  memory.conv_bias = reader.Bool("memory_conv_bias", false);
+  memory.conv_bias = ReadSwitch(reader, config, "memory_conv_bias", false, "_conv.bias");
   memory.silu = ReadChoice(reader, "memory_qkv_activation", {"silu", "none"}) == 0;
   memory.l2_norm = ReadChoice(reader, "memory_qk_norm", {"l2", "none"}) == 0;
   memory.gated_output = ReadChoice(reader, "memory_output", {"gated_rms", "none"}) == 0;
+  if (!memory.gated_output) NoteLeftOut(config, "memory_output", "none", ".memory.g_proj.");
   return memory;
 }
 

@@ -86,7 +86,7 @@ void SetLinearRule(ConfigReader& reader, NeuralMemoryConfig& memory) {
   memory.query_scale = 1.0f / std::sqrt(static_cast<float>(trained.dim));
 }
 
-NeuralMemoryConfig ReadMemory(ConfigReader& reader, int heads, int dim) {
+NeuralMemoryConfig ReadMemory(ConfigReader& reader, ModelConfig& config, int heads, int dim) {
   NeuralMemoryConfig memory;
   TrainedMemoryConfig& trained = memory.memory;
   trained.heads = heads;
@@ -102,11 +102,12 @@ NeuralMemoryConfig ReadMemory(ConfigReader& reader, int heads, int dim) {
   }
   trained.rate_scale =
       reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * 2 * trained.loss_scale;
-  trained.orders = reader.Bool("momentum", true) ? 1 : 0;
-  memory.forgets = reader.Bool("forget", true);
+  trained.orders = ReadSwitch(reader, config, "momentum", true, ".memory.m_proj.") ? 1 : 0;
+  memory.forgets = ReadSwitch(reader, config, "forget", true, ".memory.a_proj.");
   memory.may_have_forget_gate = true;
   memory.exponential_decay = true;
   memory.conv_width = reader.Int("qkv_conv_kernel_size", 4, 0, kMaxConvWidth);
+  if (memory.conv_width == 0) NoteLeftOut(config, "qkv_conv_kernel_size", 0, "_conv.");
   memory.silu = false;
   memory.output_norm_eps = kMemoryNormEps;
   return memory;
@@ -150,7 +151,7 @@ NetworkMaker ReadTitansOfAutomodel(ConfigReader& reader, ModelConfig& config) {
   const int heads = reader.Int("num_attention_heads", 8, 1, kMaxHeads);
   const int dim = reader.Int("head_dim", 64, 1, kMaxHeadDim);
   CheckChannels(reader, int64_t{heads} * dim, "num_attention_heads");
-  NeuralMemoryConfig memory = ReadMemory(reader, heads, dim);
+  NeuralMemoryConfig memory = ReadMemory(reader, config, heads, dim);
   const int prefix = reader.Int("num_persistent_memory_tokens", 0, 0, kMaxPersistentTokens);
   memory.memory.prefix = prefix;
   reader.Disregard({"attention_segment_size", "num_longterm_memory_tokens", "architectures",

@@ -1,4 +1,5 @@
-// What the store has lost or altered: sessions go back to what is left, or say that they are lost.
+// Sessions of which the store has lost or altered something go back to what is left, or say that
+// they are lost.
 #include <cstddef>
 #include <optional>
 #include <span>

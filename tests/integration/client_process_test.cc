@@ -229,6 +229,24 @@ TEST(ClientProcessTest, AChatKeepsASession) {
   EXPECT_THAT(again.err, ContainsRegex("\\[session talk, going on after [0-9]+ tokens\\]"));
 }
 
+TEST(ClientProcessTest, SurpriseIsToldBelowEachAnswerOfAChat) {
+  const TemporaryFolder model;
+  const std::vector<std::string> make = {kMakeModel, "--shape", "titans-lmm-tiny", "--out",
+                                         model.path()};
+  ASSERT_EQ(RunProgram(make).code, 0);
+  Server server({"--model", model.path()});
+  const std::vector<std::string> chat = {"chat", "--max-tokens=2"};
+  const Result told = RunClient(server, With(chat, {"--surprise"}), "hello\nagain\n");
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_THAT(told.err, ContainsRegex("\\[surprise [0-9.e+-]+\\]\n\\[surprise [0-9.e+-]+\\]\n"));
+  EXPECT_THAT(told.out, Not(HasSubstr("surprise")));
+  EXPECT_THAT(RunClient(server, chat, "hello\n").err, Not(HasSubstr("surprise")));
+  Server other;
+  const Result refused = RunClient(other, With(chat, {"--surprise"}), "hello\n");
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.err, HasSubstr("response.surprise"));
+}
+
 TEST(ClientProcessTest, AnAnswerThatFillsItsSessionSaysSo) {
   const TemporaryFolder model;
   ASSERT_EQ(RunProgram({kMakeModel, "--shape", "llama-tiny", "--out", model.path()}).code, 0);
@@ -244,6 +262,10 @@ TEST(ClientProcessTest, AnAnswerThatFillsItsSessionSaysSo) {
   EXPECT_EQ(full.code, 0) << full.err;
   EXPECT_THAT(full.err, AllOf(HasSubstr(note + "]\n"), HasSubstr("18 generated")));
   EXPECT_THAT(full.out, Not(HasSubstr("no room")));
+  EXPECT_THAT(generate({"--max-tokens=100", "--choices=2"}).err, HasSubstr(note + "]\n"));
+  const Result last_wins = generate({"--max-tokens=100", "-n", "2", "--stats"});
+  EXPECT_THAT(last_wins.err, AllOf(HasSubstr(" 2 generated"), Not(HasSubstr("no room"))))
+      << "-n is --max-tokens";
   const Result json = generate({"--max-tokens=100", "--json"});
   EXPECT_THAT(json.out, HasSubstr("\"context_full\":true"));
   EXPECT_EQ(json.err, "");

@@ -101,7 +101,14 @@ TEST(ServerProcessTest, ThePlanHasThePriceOfTheContext) {
   const Result mixed = plan(hybrid.path(), "1024");
   EXPECT_EQ(mixed.code, 0) << mixed.err;
   // One layer with two heads of 16: 1024 positions, keys and values, f32.
-  EXPECT_THAT(mixed.out, HasSubstr("(--max-context): 256.0 KiB for what grows with them"));
+  EXPECT_THAT(mixed.out,
+              HasSubstr("(--max-context): 256.0 KiB for what grows with them, used or not "
+                        "(256 bytes a token, in 16 blocks of 64 tokens), and "));
+  EXPECT_THAT(mixed.out, ContainsRegex(" bytes  a row a token: 128 bytes a token\n"));
+  // Rows come in blocks, and a context of one more token takes one more of them.
+  const Result rounded = plan(hybrid.path(), "1025");
+  EXPECT_THAT(rounded.out, HasSubstr("(256 bytes a token, in 17 blocks of 64 tokens), and "));
+  EXPECT_THAT(rounded.out, HasSubstr("128 bytes a token, room for 1088 as blocks have 64 rows\n"));
   const int64_t whole = number(mixed.out, "session   ");
   EXPECT_EQ(number(plan(hybrid.path(), "2048").out, "session   "), whole + 256 * 1024 + tables);
   const Result learned = plan(gpt2.path(), "1024");

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/compared_backend.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -64,11 +65,7 @@ struct MapProblem {
   std::vector<double> x;
 };
 
-class FeatureMapsTest : public testing::TestWithParam<BackendUnderTest> {
- protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make();
-  std::unique_ptr<Backend> reference_ = MakeReference();
-};
+using FeatureMapsTest = ComparedBackendTest;
 
 TEST_P(FeatureMapsTest, SoftmaxMatchesReference) {
   for (const int dim : kMappedDims) {

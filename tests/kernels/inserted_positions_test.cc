@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/compared_backend.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -12,11 +13,7 @@
 namespace mneme {
 namespace {
 
-class InsertedPositionsTest : public testing::TestWithParam<BackendUnderTest> {
- protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make();
-  std::unique_ptr<Backend> reference_ = MakeReference();
-};
+using InsertedPositionsTest = ComparedBackendTest;
 
 // Segment by segment: tokens, and behind a full segment what is inserted, once a token follows.
 std::vector<int> Session(const InsertedPositions& inserted, int tokens) {

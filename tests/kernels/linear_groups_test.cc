@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/compared_backend.h"
 #include "tests/kernels/linear_problem.h"
 #include "tests/support/backends.h"
 #include "tests/support/matchers.h"
@@ -14,11 +15,7 @@
 namespace mneme {
 namespace {
 
-class LinearGroupsTest : public testing::TestWithParam<BackendUnderTest> {
- protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make();
-  std::unique_ptr<Backend> reference_ = MakeReference();
-};
+using LinearGroupsTest = ComparedBackendTest;
 
 TEST_P(LinearGroupsTest, GroupedMatchesReference) {
   uint64_t seed = 300;

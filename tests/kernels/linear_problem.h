@@ -106,33 +106,29 @@ struct GroupedProblem {
 
   // The same, one ungrouped product per entry.
   std::vector<double> RunOneByOne(Backend& backend, bool accumulate = false) const {
-    std::vector<double> result;
+    return OfEntries([&](const LinearProblem& p) { return p.Run(backend, accumulate); });
+  }
+
+  std::vector<double> Bound() const { return Bound(SumError(in_features)); }
+  std::vector<double> Bound(double relative) const {
+    return OfEntries([&](const LinearProblem& p) { return p.Bound(relative); });
+  }
+
+  // One behind the other what of_entry(problem) gives for each entry's own product.
+  template <typename OfEntry>
+  std::vector<double> OfEntries(OfEntry of_entry) const {
+    std::vector<double> all;
     for (size_t g = 0; g < weights.size(); ++g) {
       for (int e = offsets[g]; e < offsets[g + 1]; ++e) {
         LinearProblem p(0, 1, in_features, out_features, dtype);
         p.x = LinearProblem::Rows(x, in_features, entry_rows[e], 1);
         p.w = weights[g];
         p.y = LinearProblem::Rows(y, out_features, e, 1);
-        const std::vector<double> row = p.Run(backend, accumulate);
-        result.insert(result.end(), row.begin(), row.end());
+        const std::vector<double> row = of_entry(p);
+        all.insert(all.end(), row.begin(), row.end());
       }
     }
-    return result;
-  }
-
-  std::vector<double> Bound() const { return Bound(SumError(in_features)); }
-  std::vector<double> Bound(double relative) const {
-    std::vector<double> bound;
-    for (size_t g = 0; g < weights.size(); ++g) {
-      for (int e = offsets[g]; e < offsets[g + 1]; ++e) {
-        LinearProblem p(0, 1, in_features, out_features, dtype);
-        p.x = LinearProblem::Rows(x, in_features, entry_rows[e], 1);
-        p.w = weights[g];
-        const std::vector<double> row = p.Bound(relative);
-        bound.insert(bound.end(), row.begin(), row.end());
-      }
-    }
-    return bound;
+    return all;
   }
 
   static constexpr int kRows = 23;

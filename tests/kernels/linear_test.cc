@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/recurrent_steps.h"
+#include "tests/kernels/compared_backend.h"
 #include "tests/kernels/linear_problem.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
@@ -19,11 +20,7 @@
 namespace mneme {
 namespace {
 
-class LinearTest : public testing::TestWithParam<BackendUnderTest> {
- protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make();
-  std::unique_ptr<Backend> reference_ = MakeReference();
-};
+using LinearTest = ComparedBackendTest;
 
 TEST_P(LinearTest, MatchesReferenceForEveryShapeAndDtype) {
   uint64_t seed = 100;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/compared_backend.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -93,11 +94,7 @@ Mamba2Result StepMamba2(Backend& backend, int heads, int dim, int states, bool g
   return result;
 }
 
-class Mamba2StepTest : public testing::TestWithParam<BackendUnderTest> {
- protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make();
-  std::unique_ptr<Backend> reference_ = MakeReference();
-};
+using Mamba2StepTest = ComparedBackendTest;
 
 TEST_P(Mamba2StepTest, AStepOfMamba2IsItsParts) {
   const bool cuda = GetParam().device == "cuda";

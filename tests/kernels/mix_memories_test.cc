@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/compared_backend.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -52,11 +53,7 @@ struct MixProblem {
   std::vector<int> token_entries;
 };
 
-class MixMemoriesTest : public testing::TestWithParam<BackendUnderTest> {
- protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make();
-  std::unique_ptr<Backend> reference_ = MakeReference();
-};
+using MixMemoriesTest = ComparedBackendTest;
 
 TEST_P(MixMemoriesTest, MatchesReference) {
   uint64_t seed = 0;

@@ -113,10 +113,11 @@ struct MemoryProblem {
     AddCopy(random, "residual", rule.residual, 1, 0.1, false);
     if (!rule.has_pairs()) return;
     // Rows of the open step's tokens, and zeros behind them.
-    for (const auto& [name, width, factor] : {std::tuple("keys", rule.dim, 1 / length),
-                                              {"values", rule.dim, 1.0},
-                                              {"rates", rule.gate_width(), most}}) {
-      const int held = (rule.step - 1) * rule.keys;
+    for (const auto& row : {std::tuple("keys", rule.dim, 1 / length),
+                            {"values", rule.dim, 1.0},
+                            {"rates", rule.gate_width(), most}}) {
+      const int held = (rule.step - 1) * rule.keys, width = std::get<1>(row);
+      const double factor = std::get<2>(row);
       const auto filled = [&](int position) {
         std::vector<double> values = random.UniformValues(rule.heads * held * width, 0, factor);
         const int open = position % rule.step * rule.keys;
@@ -125,7 +126,9 @@ struct MemoryProblem {
         }
         return values;
       };
-      Field field{.name = name, .elements = int64_t{rule.heads} * held * width, .is_read = false};
+      Field field{.name = std::get<0>(row),
+                  .elements = int64_t{rule.heads} * held * width,
+                  .is_read = false};
       for (int slot = 0; slot < kSlots; ++slot) {
         int position = 0;
         for (size_t s = 0; s < segments.size(); ++s) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/compared_backend.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -175,11 +176,7 @@ struct NormProblem {
 constexpr int kNormedDims[] = {1,  2,  3,  15, 16,  17,  20,  24,   32,   33,  48,
                                64, 65, 80, 96, 128, 250, 256, 1000, 2048, 5004};
 
-class NormsTest : public testing::TestWithParam<BackendUnderTest> {
- protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make();
-  std::unique_ptr<Backend> reference_ = MakeReference();
-};
+using NormsTest = ComparedBackendTest;
 
 TEST_P(NormsTest, RmsNormMatchesReference) {
   for (const int dim : kNormedDims) {

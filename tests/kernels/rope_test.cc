@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/compared_backend.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -69,11 +70,7 @@ struct RopeProblem {
   std::vector<double> x, frequencies;
 };
 
-class RopeTest : public testing::TestWithParam<BackendUnderTest> {
- protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make();
-  std::unique_ptr<Backend> reference_ = MakeReference();
-};
+using RopeTest = ComparedBackendTest;
 
 TEST_P(RopeTest, MatchesReference) {
   for (const int dim : {2, 6, 32, 66, 128, 130, 300}) {

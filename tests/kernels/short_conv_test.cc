@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/compared_backend.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -136,11 +137,7 @@ std::vector<SegmentSpec> RandomConvSegments(uint64_t seed, int longest) {
   return RandomSegments(seed, ConvProblem::kSlots, ConvProblem::kMemories, longest);
 }
 
-class ShortConvTest : public testing::TestWithParam<BackendUnderTest> {
- protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make();
-  std::unique_ptr<Backend> reference_ = MakeReference();
-};
+using ShortConvTest = ComparedBackendTest;
 
 TEST_P(ShortConvTest, MatchesReferenceOnRaggedSegments) {
   uint64_t seed = 0;

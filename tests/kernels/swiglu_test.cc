@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/compared_backend.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -38,11 +39,7 @@ std::vector<double> Bound(const std::vector<double>& want, const std::vector<dou
   return bound;
 }
 
-class SwiGluTest : public testing::TestWithParam<BackendUnderTest> {
- protected:
-  std::unique_ptr<Backend> backend_ = GetParam().Make();
-  std::unique_ptr<Backend> reference_ = MakeReference();
-};
+using SwiGluTest = ComparedBackendTest;
 
 TEST_P(SwiGluTest, MatchesReference) {
   for (const int dim : {1, 15, 16, 33, 100, 256}) {

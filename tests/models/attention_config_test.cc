@@ -74,7 +74,8 @@ TEST(HybridConfigTest, WhoeverReadsTheKeyHasANetworkWithAttention) {
 }
 
 TEST(HybridFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
-  for (const auto& [type, unused] : AttentionTypes()) {
+  for (const auto& named : AttentionTypes()) {
+    const std::string& type = named.first;
     std::vector<std::string> all = {
         type == "samba" ? "null" : "",
         R"({"layers": [1], "num_heads": 4})",
@@ -98,7 +99,8 @@ TEST(HybridFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
 }
 
 TEST(HybridFingerprintTest, WhatSaysTheSameCountsAsTheSame) {
-  for (const auto& [type, unused] : AttentionTypes()) {
+  for (const auto& named : AttentionTypes()) {
+    const std::string& type = named.first;
     const auto same = [&](const std::string& a, const std::string& b) {
       EXPECT_EQ(Fingerprint(type, a), Fingerprint(type, b)) << type << " " << a << " " << b;
     };
@@ -149,7 +151,8 @@ constexpr Bad kBad[] = {
 };
 
 TEST(HybridConfigTest, WhatIsWrongIsRefusedByName) {
-  for (const auto& [type, unused] : AttentionTypes()) {
+  for (const auto& named : AttentionTypes()) {
+    const std::string& type = named.first;
     for (const auto& [attn, message] : kBad) {
       const auto config = ConfigOf(type, Keys(type, attn));
       EXPECT_TRUE(absl::IsInvalidArgument(config.status())) << type << " " << attn;
@@ -159,7 +162,8 @@ TEST(HybridConfigTest, WhatIsWrongIsRefusedByName) {
 }
 
 TEST(HybridConfigTest, WhatIsWrongInAListIsRefusedByItsPlace) {
-  for (const auto& [type, unused] : AttentionTypes()) {
+  for (const auto& named : AttentionTypes()) {
+    const std::string& type = named.first;
     const char* good = R"({"layers": [1], "num_heads": 4})";
     const auto list = [&](const std::string& other) {
       return ConfigOf(type, Keys(type, absl::StrCat("[", good, ", ", other, "]"))).status();
@@ -178,7 +182,8 @@ TEST(HybridConfigTest, WhatIsWrongInAListIsRefusedByItsPlace) {
 }
 
 TEST(HybridConfigTest, LayersThatThereAreNotAreRefusedAndOfSambaLeftOut) {
-  for (const auto& [type, unused] : AttentionTypes()) {
+  for (const auto& named : AttentionTypes()) {
+    const std::string& type = named.first;
     const auto config = ConfigOf(type, Keys(type, R"({"layers": [1, 4], "num_heads": 4})"));
     if (type == "samba") {
       EXPECT_TRUE(config.ok()) << config.status();
@@ -190,7 +195,8 @@ TEST(HybridConfigTest, LayersThatThereAreNotAreRefusedAndOfSambaLeftOut) {
 }
 
 TEST(HybridConfigTest, OtherAttentionIsRefusedByName) {
-  for (const auto& [type, unused] : AttentionTypes()) {
+  for (const auto& named : AttentionTypes()) {
+    const std::string& type = named.first;
     const auto with = [&](const std::string& keys) {
       return ConfigOf(type,
                       Keys(type, absl::StrCat(R"({"layers": [1], "num_heads": 4, )", keys, "}")))
@@ -210,7 +216,8 @@ TEST(HybridConfigTest, OtherAttentionIsRefusedByName) {
 }
 
 TEST(HybridConfigTest, WarningsAreOfMistakesOnly) {
-  for (const auto& [type, unused] : AttentionTypes()) {
+  for (const auto& named : AttentionTypes()) {
+    const std::string& type = named.first;
     const auto warnings = [&](const std::string& attn) {
       const auto config = ConfigOf(type, Keys(type, attn));
       EXPECT_TRUE(config.ok()) << type << " " << config.status();
@@ -233,7 +240,8 @@ TEST(HybridConfigTest, WarningsAreOfMistakesOnly) {
 }
 
 TEST(HybridConfigTest, AttentionHasTheTensorsAndTheStateOfItsLayers) {
-  for (const auto& [type, unused] : AttentionTypes()) {
+  for (const auto& named : AttentionTypes()) {
+    const std::string& type = named.first;
     const auto config =
         ConfigOf(type, Keys(type, R"({"layers": [1, 2], "num_heads": 4, "num_kv_heads": 1,
                              "window_size": 24})"));

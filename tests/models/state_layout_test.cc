@@ -117,6 +117,9 @@ TEST(StateLayoutTest, LinesAddUpToWhatASessionTakes) {
   const std::string text = layout.ToString();
   EXPECT_EQ(SumOfLines(text), SessionBytes(layout)) << text;
   EXPECT_THAT(text, HasSubstr("tables: 32 bytes")) << "of three blocks and one";
+  EXPECT_THAT(text, ContainsRegex("768 bytes  a row a token: 4 bytes a token, room for 192 as "
+                                  "blocks have 64 rows\n"));
+  EXPECT_THAT(text, ContainsRegex("768 bytes  a row a token, the last 64: 12 bytes a token\n"));
   StateLayout whole;
   whole.Add({.name = "memory", .shape = {16}});
   EXPECT_THAT(whole.ToString(), Not(HasSubstr("alignment")));

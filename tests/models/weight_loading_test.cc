@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -155,62 +154,6 @@ TEST_F(WeightLoadingTest, UnusedTensorsAreListedOnceAndHarmlessOnesAreNot) {
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_THAT(log, HasSubstr(absl::StrCat("1 of ", tensors_.size(),
                                           " tensors is not used: something.else. Unless")));
-}
-
-// A key with another value than the weights were made with.
-TEST(UnusedTensorsTest, TheKeyThatLeavesThemOutIsNamed) {
-  const struct {
-    const char* shape;
-    const char* made_with;  // JSON, changes of the shape's config.json
-    const char* changes;
-    std::vector<const char*> said;
-  } cases[] = {{"ttt-linear-tiny",
-                R"({"use_gate": true})",
-                R"({"use_gate": false})",
-                {"2 of ", "layers.0.seq_modeling_block.g_proj.weight",
-                 "in config.json \"use_gate\" is false"}},
-               {"ttt-linear-tiny",
-                R"({"pre_conv": true})",
-                R"({"pre_conv": false})",
-                {"in config.json \"pre_conv\" is false"}},
-               {"ttt-linear-tiny",
-                "{}",
-                R"({"num_hidden_layers": 1})",
-                {"model.layers.1.", ", ...", "in config.json the number of layers is 1"}},
-               {"titans-pytorch-tiny",
-                "{}",
-                R"({"num_residual_streams": 1})",
-                {"\"num_residual_streams\" is 1"}},
-               {"titans-pytorch-tiny",
-                R"({"neural_memory_kwargs": {"qk_rmsnorm": true}})",
-                R"({"neural_memory_kwargs": {"qk_rmsnorm": false}})",
-                {"\"qk_rmsnorm\" is false"}},
-               {"titans-mag-tiny",
-                "{}",
-                R"({"num_persistent_tokens": 0})",
-                {"1 of ", "model.persistent_memory", "\"num_persistent_tokens\" is 0"}},
-               {"titans-lmm-tiny",
-                "{}",
-                R"({"memory_forget": false, "memory_momentum_order": 0})",
-                {"\"memory_momentum_order\" is 0, \"memory_forget\" is false"}}};
-  for (const auto& [shape, made_with, changes, said] : cases) {
-    const TestFolder folder;
-    ModelSpec spec = *SpecOfShape(shape);
-    spec.config.merge_patch(nlohmann::ordered_json::parse(made_with));
-    MakeFolder(spec, folder);
-    const auto warnings = [&] {
-      const auto plan = PlanModel(folder.path(), StateFormat{}, ModelOptions{});
-      EXPECT_TRUE(plan.ok()) << shape << " " << changes << ": " << plan.status();
-      return plan.ok() ? absl::StrJoin(plan->warnings, "\n") : "";
-    };
-    EXPECT_EQ(warnings(), "") << shape << " " << made_with;
-    nlohmann::ordered_json config = nlohmann::ordered_json::parse(folder.Read("config.json"));
-    config.merge_patch(nlohmann::ordered_json::parse(changes));
-    folder.Write("config.json", config.dump());
-    for (const char* part : said) {
-      EXPECT_THAT(warnings(), HasSubstr(part)) << shape << " " << changes;
-    }
-  }
 }
 
 TEST_F(WeightLoadingTest, TheHeadIsTiedExactlyWhereTheFileHasNone) {

@@ -12,7 +12,7 @@
 
 namespace mneme {
 
-// What a session has to be, in the test's own words.
+// A session as it has to be, in the test's own words: the store's own records prove nothing.
 struct ExpectedSession {
   struct Snapshot {
     uint64_t id = 0;
@@ -46,7 +46,8 @@ struct ExpectedSession {
   void Keep(std::vector<Turn> left, int64_t position);
 };
 
-// What a snapshot has of a session of that secret.
+// The bytes of a snapshot name its session's secret, so that those of a deleted one can be looked
+// for.
 std::string SlabText(const std::string& secret, const ExpectedSession::Snapshot& snapshot);
 // As ExpectedSession::Describe, of a store; `keys`: of requests.
 std::string DescribeStored(SessionStore& store, FileSystem& files, const SessionRecord& session,

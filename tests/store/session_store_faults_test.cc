@@ -39,7 +39,8 @@ TEST_F(SessionStoreFaultsTest, EveryFailureOfTheDiskIsToldAndSurvived) {
           EXPECT_EQ(store_->Find("owner", session.name)->turns, 1);
           continue;
         }
-        // What a failed sync has covered is unknown, whatever it says.
+        // A failed sync leaves unknown what is on the disk, so its error never reads as a full
+        // one's.
         const bool is_full = kind != Kind::kSync && absl::IsResourceExhausted(error);
         const absl::StatusCode code =
             is_full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable;
@@ -313,7 +314,8 @@ TEST_F(SessionStoreFaultsTest, APageOfRubbishTakesFewSessionsWithIt) {
     StoreReport report;
     const auto store = SessionStore::Open(copy, kFolder, options_, report);
     ASSERT_TRUE(store.ok()) << page << store.status();
-    // What opening has not read is found when it is, and mended by the next commit.
+    // Opening does not read all: damage elsewhere is found when it is read, and mended by the next
+    // commit.
     for (const SessionRecord& one : (*store)->List(std::nullopt, "", {}, kSessions)) {
       (void)(*store)->ReadTurns(one.id, 0, 10);
     }

@@ -121,7 +121,7 @@ TEST_F(SessionStoreSnapshotsTest, SnapshotsOfThePastGiveWayToWhatSessionsNeed) {
   }
   EXPECT_LE(count(b), 3u);
   EXPECT_EQ(count(a), 8u) << "until it has another one itself";
-  // Of those that are there, the session's own go before it is refused anything.
+  // A session gives up snapshots of its own before it is refused anything.
   const SnapshotRecord large = Written(a, 900);
   ASSERT_EQ(store_->Apply({AddSnapshot{a.id, large}}), absl::OkStatus());
   EXPECT_EQ(count(a), 3u) << "the two newest, when it came";

@@ -29,7 +29,8 @@ logging.disable(logging.WARNING)
 import sentencepiece  # noqa: E402
 import tokenizers  # noqa: E402
 import transformers  # noqa: E402
-from tokenizer_folders import BYTE_LEVEL, MODELS, PUNCTUATION, WORDS, Folder, folders, texts  # noqa: E402
+from tokenizer_folders import BYTE_LEVEL, Folder, folders  # noqa: E402
+from tokenizer_models import MODELS, PUNCTUATION, WORDS, texts  # noqa: E402
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

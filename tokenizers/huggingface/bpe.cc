@@ -48,7 +48,7 @@ absl::StatusOr<MergeTable> BpeModel::ReadMerges(const TokenizerJson::Model& mode
   std::string whole;
   int32_t previous = -1;
   for (size_t i = 0; i < model.merges.size(); ++i) {
-    const auto& [left, right] = model.merges[i];
+    const absl::string_view left = model.merges[i].left, right = model.merges[i].right;
     if (i + TokenTable::kAhead < model.merges.size()) {
       const auto& ahead = model.merges[i + TokenTable::kAhead];
       by_spelling.Prefetch(ahead.left);

@@ -15,7 +15,7 @@ namespace mneme {
 // Base of what parses patterns (SetSyntax, and syntax.cc).
 class PatternText {
  protected:
-  // Of groups and classes in one another.
+  // Groups and classes in one another are read by recursion, whose stack this bounds.
   static constexpr int kMaxDepth = 64;
 
   explicit PatternText(absl::string_view pattern) : pattern_(pattern) {}

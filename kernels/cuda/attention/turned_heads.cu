@@ -178,8 +178,9 @@ __global__ void __launch_bounds__((kAlone ? kWarpsAlone : kMostQueryWarps) * kWa
     if (j < p.prefix && has_columns) of_row.Load(from + int64_t{j} * p.heads * dim + of_head);
     return of_row.Rounded();
   };
-  // What is known before the kernel ahead has ended: the prefix, the token's angles and the
-  // context, the first of it in registers where a block's warps share it, the rest in the L2 cache.
+  // The prefix, the token's angles and the context are known before the kernel ahead has ended, so
+  // they are loaded while it runs: the context's first rows to registers where a block's warps
+  // share it, the rest to the L2 cache.
   const int first_own = of_warp * Lanes::kGroups, first_key = of_warp * Lanes::kKeys;
   uint4 prefix_key = load_prefix(p.prefix_keys, first_own + group);
   uint4 prefix_value = load_prefix(p.prefix_values, first_own + group);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/bulk_copy.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/linear/few_rows.h"
@@ -21,7 +22,7 @@ constexpr int kPiece = 8;
 constexpr int kMostPieces = 512;  // of a row: threads
 constexpr int kChunk = 8;         // outputs that are waited for together
 constexpr int kMostOutputs = 64;  // of a block
-constexpr int64_t kMostBytes = 72 << 10;
+constexpr int kMostBytes = 72 << 10;
 constexpr int kMostRows = 2;
 
 struct Product {
@@ -185,8 +186,6 @@ __global__ void __launch_bounds__(kMostPieces, 2) RowKernel(const __grid_constan
   }
 }
 
-int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 bool Takes(const PackedMatrix& matrix, int in_features) {
   return matrix.dtype == DType::kBF16 && matrix.in_features == in_features && IsAligned(matrix);
 }
@@ -214,17 +213,18 @@ bool LaunchRow(Device& device, const RowArgs& args) {
             .in_features = in,
             .count = 0,
             .outputs = 0,
-            .row_warps = static_cast<int>(CeilOf(pieces, kWarp)),
+            .row_warps = BlocksFor(pieces, kWarp),
             .groups = 1,
             .product_blocks = 0,
             .products = {},
             .surprise = args.surprise};
   // As many blocks for each multiprocessor as have room there, with as many outputs each.
-  const int64_t bytes = int64_t{2} * in * (gated ? 2 : 1), sm = device.multiprocessors();
-  const int64_t of_sm = CeilOf(all * bytes, sm * kMostBytes);
+  const int64_t bytes = int64_t{2} * in * (gated ? 2 : 1);
+  const int sm = device.multiprocessors();
+  const int of_sm = BlocksFor(all * bytes, sm * kMostBytes);
   const int64_t most = std::min<int64_t>(kMostBytes / bytes, kMostOutputs);
-  p.outputs = static_cast<int>(std::clamp<int64_t>(CeilOf(all, of_sm * sm), 1, most));
-  const int chunks = static_cast<int>(CeilOf(p.outputs * (gated ? 2 : 1), kChunk));
+  p.outputs = static_cast<int>(std::clamp<int64_t>(BlocksFor(all, of_sm * sm), 1, most));
+  const int chunks = BlocksFor(p.outputs * (gated ? 2 : 1), kChunk);
   while (2 * p.groups * p.row_warps * kWarp <= 256 && 2 * p.groups <= chunks) p.groups *= 2;
   // Each output is some thread's.
   while (p.groups * p.row_warps * kWarp < p.outputs * args.rows) ++p.groups;
@@ -238,11 +238,11 @@ bool LaunchRow(Device& device, const RowArgs& args) {
                              .out_features = product.weights.out_features,
                              .first_block = blocks,
                              .accumulate = product.accumulate};
-    blocks += static_cast<int>(CeilOf(product.weights.out_features, p.outputs));
+    blocks += BlocksFor(product.weights.out_features, p.outputs);
   }
   p.product_blocks = blocks;
   if (p.surprise.tokens > 0) {
-    blocks += static_cast<int>(CeilOf(p.surprise.tokens, p.groups * p.row_warps));
+    blocks += BlocksFor(p.surprise.tokens, p.groups * p.row_warps);
   }
   const int64_t sums = int64_t{4} * p.row_warps * chunks * kChunk * args.rows;
   LaunchOverlapping(device, "RowKernel", args.rows == 1 ? RowKernel<1> : RowKernel<2>, blocks,

@@ -354,7 +354,7 @@ class HeadOfSegment {
         if (threadIdx.x == 0) held_[kRates][to] = p_.rate[PairAt(e, i)];
       }
     }
-    // What was left of a step that has ended since.
+    // Rows of a step that has ended since are cleared: an open step is zero behind its last token.
     const int64_t all = int64_t{open} * p_.keys;
     const int64_t before = p_.positions[begin_] % p_.step * p_.keys;
     for (int64_t at = all * p_.dim + threadIdx.x; at < before * p_.dim; at += kThreads) {

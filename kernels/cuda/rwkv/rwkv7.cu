@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/log.h"
+#include "kernels/cuda/common/blocks.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/rwkv/gates.cuh"
@@ -89,8 +90,6 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t g = i / of_gate;
   v[i] = MixValue(v[i], first[i], gate[g], bias[g % gates]);
 }
-
-int BlocksFor(int64_t items, int each) { return static_cast<int>((items + each - 1) / each); }
 
 }  // namespace
 

@@ -60,6 +60,30 @@ def test_a_full_session_ends_its_answer_and_says_so(server, name):
     assert text.count('"context_full":true') == 1
 
 
+def test_every_choice_that_fills_its_session_says_so(server):
+    prompt = list(range(5, 35))
+    full = {"finish_reason": "length", "context_full": True}
+    for n in (1, 2, 5):
+        completion = server.client().generate(prompt, n=n, max_tokens=1000, ignore_eos=True)
+        assert [c.context_full for c in completion.choices] == [True] * n
+
+        status, text = complete(server, prompt=prompt, n=n, max_tokens=1000)
+        assert status == 200
+        choices = json.loads(text)["choices"]
+        assert [c | full for c in choices] == choices
+        assert [c["index"] for c in choices] == list(range(n))
+
+        status, text = complete(server, prompt=prompt, n=n, max_tokens=1000, stream=True)
+        assert status == 200
+        lines = [line for line in text.splitlines() if line.startswith("data: {")]
+        ends = [c for line in lines for c in json.loads(line[6:])["choices"] if c["finish_reason"]]
+        assert [c | full for c in ends] == ends
+        assert sorted(c["index"] for c in ends) == list(range(n))
+
+        status, text = complete(server, prompt=prompt, n=n, max_tokens=4)
+        assert "context_full" not in text
+
+
 def test_a_prompt_beyond_the_context_is_refused_before_any_work(server, name):
     prompt = [7] * (MAX_CONTEXT + 1)
     numbers = f"would feed {MAX_CONTEXT + 1} tokens to a session that was fed 0, expected at most"

@@ -1,17 +1,15 @@
-// HTTP itself: what arrives in pieces, too late, too large or not at all, and answers that stream.
+// HTTP itself: requests that arrive in pieces, too late, too large or not at all, and who may
+// connect.
 #include "server/http/http_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <thread>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "tests/server/accepted_sockets.h"
+#include "tests/server/http/http_server_fixture.h"
 #include "tests/server/http/one_key.h"
 #include "tests/server/http/raw_http_client.h"
 
@@ -21,112 +19,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-// A body that a test feeds.
-class FedBody final : public HttpBody {
- public:
-  State Read(std::string& out) override {
-    absl::MutexLock lock(&mu_);
-    ++reads_;
-    if (endless_) {
-      out.append(65536, 'x');
-      produced_ += 65536;
-      return State::kMore;
-    }
-    if (pieces_.empty()) return ended_ ? State::kEnd : State::kLater;
-    out += pieces_.front();
-    pieces_.pop_front();
-    return State::kMore;
-  }
-  std::string KeepAlive() override { return ": still here\n\n"; }
-
-  void Add(std::string piece) {
-    absl::MutexLock lock(&mu_);
-    pieces_.push_back(std::move(piece));
-  }
-  void End() {
-    absl::MutexLock lock(&mu_);
-    ended_ = true;
-  }
-  void MakeEndless() {
-    absl::MutexLock lock(&mu_);
-    endless_ = true;
-  }
-  int64_t produced() {
-    absl::MutexLock lock(&mu_);
-    return produced_;
-  }
-
- private:
-  absl::Mutex mu_;
-  std::deque<std::string> pieces_;
-  bool ended_ = false;
-  bool endless_ = false;
-  int64_t produced_ = 0;
-  int reads_ = 0;
-};
-
-class HttpServerTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    options_.port = 0;
-    options_.limits.max_body_bytes = 100000;
-  }
-  void Start() {
-    HttpRoutes routes;
-    routes.Add({"GET", "/hello", [](std::shared_ptr<HttpCall> call) {
-                  call->Send({.content_type = "text/plain", .body = "hello"});
-                }});
-    routes.Add({.method = "GET",
-                .pattern = "/open",
-                .handler = [](std::shared_ptr<HttpCall> call) { call->Send({.body = "{}"}); },
-                .is_open = true});
-    routes.Add({"POST", "/echo", [](std::shared_ptr<HttpCall> call) {
-                  call->Send({.content_type = "text/plain",
-                              .fields = {{"x-owner", call->request().owner}},
-                              .body = call->request().body});
-                }});
-    routes.Add({"GET", "/things/{thing}", [](std::shared_ptr<HttpCall> call) {
-                  call->Send({.body = absl::StrCat(call->request().route_argument, "?",
-                                                   call->request().query)});
-                }});
-    routes.Add({"GET", "/stream", [this](std::shared_ptr<HttpCall> call) {
-                  body_ = std::make_shared<FedBody>();
-                  call->OnClientLeft([this] { left_.Notify(); });
-                  call->Stream({.content_type = "text/event-stream"}, body_);
-                  call_ = call;
-                  streaming_.Notify();
-                }});
-    routes.Add({"GET", "/later", [this](std::shared_ptr<HttpCall> call) {
-                  call->OnClientLeft([this] { left_.Notify(); });
-                  call_ = call;
-                  streaming_.Notify();
-                }});
-    routes.Add({"GET", "/drop", [](std::shared_ptr<HttpCall>) {}});
-    options_.stats = &connections_;
-    // The server keeps what it needs of its options.
-    const auto options = std::make_unique<HttpServerOptions>(options_);
-    auto server = HttpServer::Start(*options, std::move(routes));
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-  }
-  void TearDown() override { server_ = nullptr; }
-  int port() const { return server_->port(); }
-  // "200", or why the connection says otherwise.
-  RawResponse Get(absl::string_view target, absl::string_view fields = "") {
-    RawHttpClient client(port());
-    client.SendRequest("GET", target, "", fields);
-    return client.Read();
-  }
-
-  HttpServerOptions options_;
-  ConnectionStats connections_;
-  std::shared_ptr<FedBody> body_;
-  std::shared_ptr<HttpCall> call_;
-  absl::Notification streaming_;
-  absl::Notification left_;
-  std::unique_ptr<HttpServer> server_;
-};
 
 TEST_F(HttpServerTest, AnswersSeveralRequestsOnOneConnection) {
   Start();
@@ -387,88 +279,6 @@ TEST_F(HttpServerTest, StrangersMakeRoomBeforeKnownClients) {
   EXPECT_EQ(known.Read().status, 200);
 }
 
-TEST_F(HttpServerTest, StreamsABodyAsItComes) {
-  Start();
-  RawHttpClient client(port());
-  client.SendRequest("GET", "/stream");
-  streaming_.WaitForNotification();
-  EXPECT_THAT(client.ReadUntil("\r\n\r\n"), HasSubstr("Transfer-Encoding: chunked"));
-  body_->Add("one");
-  call_->Wake();
-  EXPECT_EQ(client.ReadUntil("one\r\n"), "3\r\none\r\n");
-  body_->Add("two");
-  body_->Add("three");
-  body_->End();
-  call_->Wake();
-  EXPECT_EQ(client.ReadUntil("0\r\n\r\n"), "8\r\ntwothree\r\n0\r\n\r\n");
-  client.SendRequest("GET", "/hello");
-  EXPECT_EQ(client.Read().body, "hello") << "the connection goes on after a stream";
-}
-
-TEST_F(HttpServerTest, StreamsToHttp10UntilTheConnectionEnds) {
-  Start();
-  RawHttpClient client(port());
-  ASSERT_TRUE(client.Send("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
-  streaming_.WaitForNotification();
-  body_->Add("all");
-  body_->End();
-  call_->Wake();
-  const RawResponse response = client.Read();
-  EXPECT_EQ(response.Field("connection"), "close");
-  EXPECT_EQ(response.body, "all");
-}
-
-TEST_F(HttpServerTest, SendsSignsOfLifeWhileABodyPauses) {
-  options_.stream_keep_alive = absl::Milliseconds(10);
-  Start();
-  RawHttpClient client(port());
-  client.SendRequest("GET", "/stream");
-  EXPECT_THAT(client.ReadUntil(": still here\n\n"), HasSubstr(": still here"));
-}
-
-TEST_F(HttpServerTest, DoesNotProduceWhatNobodyReads) {
-  Start();
-  RawHttpClient client(port());
-  client.SendRequest("GET", "/stream");
-  streaming_.WaitForNotification();
-  body_->MakeEndless();
-  call_->Wake();
-  int64_t before = -1;
-  for (int64_t now = body_->produced(); now != before; now = body_->produced()) {
-    ASSERT_LT(now, int64_t{1} << 30) << "the buffers of sockets hold some megabytes";
-    before = now;
-    absl::SleepFor(absl::Milliseconds(50));
-  }
-  client.Close();
-  left_.WaitForNotification();
-}
-
-TEST_F(HttpServerTest, NoticesThatAStreamsClientLeft) {
-  Start();
-  RawHttpClient client(port());
-  client.SendRequest("GET", "/stream");
-  streaming_.WaitForNotification();
-  client.Close();
-  left_.WaitForNotification();
-  EXPECT_TRUE(call_->client_left());
-  EXPECT_EQ(body_.use_count(), 1) << "the connection lets go of the body";
-}
-
-TEST_F(HttpServerTest, NoticesThatAWaitingClientLeft) {
-  Start();
-  RawHttpClient client(port());
-  client.SendRequest("GET", "/later");
-  streaming_.WaitForNotification();
-  client.Close();
-  left_.WaitForNotification();
-  call_->Send({.body = "too late"});
-}
-
-TEST_F(HttpServerTest, AnswersACallThatItsHandlerDropped) {
-  Start();
-  EXPECT_EQ(Get("/drop").status, 500);
-}
-
 TEST_F(HttpServerTest, AsksTheAuthenticatorBeforeItSaysAnything) {
   options_.authenticator = std::make_shared<OneKey>();
   Start();
@@ -481,58 +291,6 @@ TEST_F(HttpServerTest, AsksTheAuthenticatorBeforeItSaysAnything) {
   RawHttpClient client(port());
   client.SendRequest("POST", "/echo", "x", "Authorization: Bearer good\r\n");
   EXPECT_EQ(client.Read().Field("x-owner"), "alice");
-}
-
-TEST_F(HttpServerTest, LetsResponsesEndWhenItShutsDown) {
-  Start();
-  RawHttpClient idle(port());
-  idle.SendRequest("GET", "/hello");
-  EXPECT_EQ(idle.Read().status, 200);
-  RawHttpClient busy(port());
-  busy.SendRequest("GET", "/later");
-  streaming_.WaitForNotification();
-  std::thread shutdown([this] { server_->Shutdown(absl::Seconds(30)); });
-  EXPECT_TRUE(idle.AtEnd());
-  call_->Send({.body = "done"});
-  const RawResponse response = busy.Read();
-  EXPECT_EQ(response.body, "done");
-  EXPECT_EQ(response.Field("connection"), "close");
-  busy.Close();
-  shutdown.join();
-  EXPECT_EQ(server_->open_connections(), 0);
-}
-
-TEST_F(HttpServerTest, CutsOffWhatDoesNotEnd) {
-  Start();
-  RawHttpClient busy(port());
-  busy.SendRequest("GET", "/later");
-  streaming_.WaitForNotification();
-  server_->Shutdown(absl::ZeroDuration());
-  EXPECT_TRUE(busy.AtEnd());
-  EXPECT_TRUE(left_.HasBeenNotified());
-}
-
-TEST_F(HttpServerTest, ReportsEachExchange) {
-  absl::Mutex mu;
-  std::vector<std::string> lines;
-  options_.on_exchange = [&](const HttpExchange& exchange) {
-    absl::MutexLock lock(&mu);
-    lines.push_back(absl::StrCat(exchange.request.method, " ", exchange.request.route, " ",
-                                 exchange.status, exchange.complete ? "" : " cut"));
-  };
-  Start();
-  Get("/hello");
-  Get("/nothing");
-  {
-    RawHttpClient client(port());
-    client.SendRequest("GET", "/later");
-    streaming_.WaitForNotification();
-  }
-  left_.WaitForNotification();
-  server_->Shutdown(absl::Seconds(1));
-  // Each connection's own thread reports, after the client has its answer: in any order.
-  EXPECT_THAT(lines,
-              ::testing::UnorderedElementsAre("GET /hello 200", "GET  404", "GET /later 0 cut"));
 }
 
 TEST_F(HttpServerTest, HasTheSystemNoticeClientsThatVanished) {

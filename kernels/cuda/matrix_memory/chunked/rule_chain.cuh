@@ -1,4 +1,4 @@
-// What a block takes of the chains of chunks (rule_chains.cu): a segment or a span of one, a head,
+// A block's share of the chains of chunks (rule_chains.cu): a segment or a span of one, a head,
 // some rows of its matrix, and the shared memory that chunks come to.
 #pragma once
 
@@ -27,7 +27,7 @@ struct RuleChainParams {
   ChainSpans spans;
 };
 
-// What a block works on: a segment or a span of it, a head and some rows of the matrix.
+// A block works on a segment or a span of it, a head and some rows of the matrix.
 struct RuleChain {
   int entry, entries;
   int head, value, fresh;

@@ -34,7 +34,7 @@ constexpr int kMostUnits = 512;              // of the network
 constexpr int kMostFew = 8;                  // tokens of a segment
 constexpr int64_t kMostShared = 112 * 1024;  // of two blocks on a multiprocessor
 
-// What a block finds of tokens that only read.
+// Tokens that only read have a block find their answer, or their loss.
 enum class Reading : uint8_t { kAnswer, kLoss };
 
 // One head of a segment.

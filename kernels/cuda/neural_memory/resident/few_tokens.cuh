@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/common/shared_layout.h"
 #include "kernels/cuda/neural_memory/activate.cuh"
 #include "kernels/cuda/neural_memory/resident/fused_rows.cuh"
 #include "kernels/cuda/neural_memory/resident/pairs.cuh"
@@ -30,11 +31,7 @@ struct Room {
   int floats;
 
   Room(int dim, int hidden, int step, int tokens) : tokens(tokens), floats(0) {
-    const auto take = [this](int n) {
-      const int taken = floats;
-      floats += (n + 3) / 4 * 4;
-      return taken;
-    };
+    const auto take = [this](int n) { return TakeFloats(n, floats); };
     const int inputs_at_once = 2 * tokens - 1, pairs = step + tokens - 1;
     matrices = take(std::max((2 * dim + kPad) * hidden, inputs_at_once * kPartial));
     for (int* const of_gain : {&gain, &anchor_gain, &new_gain, &gain_momenta, &shift}) {
@@ -189,8 +186,8 @@ static __device__ __noinline__ void AddUp(Parts sums, int items, int columns,
   }
 }
 
-// What the first lanes of a warp have of a token's outputs, sums of `parts`, `between` apart, four
-// each: as their norm leaves them, without gain and shift.
+// The first lanes of a warp have four of a token's outputs each, sums of `parts`, `between` apart:
+// as their norm leaves them, without gain and shift.
 struct NormedOutputs {
   int at;    // the lane's first one
   bool has;  // whether there is one
@@ -265,8 +262,8 @@ __device__ inline float FindError(const Params& p, const float* outputs, int par
   return p.loss == nullptr ? 0.0f : WarpSum(loss);
 }
 
-// What becomes of the network's outputs of x: a token's answer, or, where there is a v, its loss;
-// by one warp. Nothing is written of an entry that is not there, for whose gate x stands.
+// One warp makes a token's answer of the network's outputs of x, or, where there is a v, its loss.
+// Nothing is written of an entry that is not there, for whose gate x stands.
 __device__ inline void Finish(const Params& p, const float* outputs, const float* x, const float* v,
                               const float* gain, const float* shift, int entry, int head,
                               bool is_there) {

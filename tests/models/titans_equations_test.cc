@@ -1,6 +1,7 @@
-// Titans and TTT against plain equations: networks in double, whole sequences, one token at a time.
-
+// Titans against plain equations: networks in double, whole sequences, one token at a time.
 #include <cmath>
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -8,51 +9,20 @@
 #include "gtest/gtest.h"
 #include "tests/models/plain_memory.h"
 #include "tests/models/plain_network.h"
+#include "tests/models/plain_trained.h"
 
 namespace mneme {
 namespace {
 
 using nlohmann::json;
 using plain::Add;
+using plain::Convolved;
+using plain::Head;
+using plain::L2;
+using plain::Logits;
 using plain::Net;
 using plain::Times;
-
-Vec L2(const Vec& x) {
-  const double norm = std::max(std::sqrt(Dot(x, x)), 1e-12);
-  Vec y = x;
-  for (double& value : y) value /= norm;
-  return y;
-}
-
-// x turned by its position: pairs of neighbours.
-Vec Turned(const Vec& x, int64_t position, double theta) {
-  Vec y = x;
-  for (size_t j = 0; j + 1 < x.size(); j += 2) {
-    const double angle =
-        static_cast<double>(position) * std::pow(theta, -static_cast<double>(j) / x.size());
-    y[j] = x[j] * std::cos(angle) - x[j + 1] * std::sin(angle);
-    y[j + 1] = x[j + 1] * std::cos(angle) + x[j] * std::sin(angle);
-  }
-  return y;
-}
-
-// A convolution along the history of its inputs.
-Vec Convolved(std::vector<Vec>& history, const Vec& x, const Vec& weight, const Vec& bias) {
-  history.push_back(x);
-  Vec y = bias.empty() ? Vec(x.size()) : bias;
-  const size_t width = weight.size() / x.size();
-  for (size_t i = 0; i < x.size(); ++i) {
-    for (size_t j = 0; j < width && j < history.size(); ++j) {
-      y[i] += weight[i * width + width - 1 - j] * history[history.size() - 1 - j][i];
-    }
-  }
-  return y;
-}
-
-struct Head {
-  Net weights, momenta, anchor, sums;
-  Net frozen;  // the weights as they were when the segment began
-};
+using plain::Turned;
 
 // One layer of Titans, and what it keeps of a sequence.
 class TitansLayer {
@@ -315,29 +285,6 @@ class TitansLayer {
   std::map<std::string, std::vector<Vec>> history_;
 };
 
-// Logits of tokens that go through `layers` behind the rows of a prefix.
-template <typename Layer>
-Vec Logits(const PlainModel& model, std::span<const int32_t> tokens, int prefix,
-           std::vector<Layer>& layers) {
-  const json& config = model.config();
-  const int dim = config["hidden_size"];
-  const Vec& embeddings = model.Tensor("model.embed_tokens.weight");
-  const Vec& head = model.Has("lm_head.weight") ? model.Tensor("lm_head.weight") : embeddings;
-  Vec logits;
-  const auto rows = static_cast<int64_t>(tokens.size()) + prefix;
-  for (int64_t n = 0; n < rows; ++n) {
-    Vec h = n < prefix ? Slice(model.Tensor("model.persistent_memory"), n * dim, dim)
-                       : Slice(embeddings, int64_t{tokens[n - prefix]} * dim, dim);
-    for (Layer& layer : layers) h = layer.Along(h, n, prefix);
-    if (n < prefix) continue;
-    const Vec last = RmsNorm(h, model.Tensor("model.norm.weight"), config["rms_norm_eps"]);
-    for (int64_t token = 0; token < int64_t{config["vocab_size"]}; ++token) {
-      logits.push_back(Dot(Slice(head, token * dim, dim), last));
-    }
-  }
-  return logits;
-}
-
 Vec Titans(const PlainModel& model, std::span<const int32_t> tokens) {
   std::vector<TitansLayer> layers;
   for (int i = 0; i < int{model.config()["num_hidden_layers"]}; ++i) layers.emplace_back(model, i);
@@ -401,128 +348,6 @@ TEST(TitansTest, MemoryIsContextOfItsSegment) {
         R"({"memory_anchor_period": null})", R"({"num_persistent_tokens": 0})",
         R"({"memory_conv_kernel": 0})", R"({"mag_gate_both": false})"}) {
     ExpectPlain("titans-mac", changes, Titans);
-  }
-}
-
-// One layer of TTT, a whole sequence.
-class TttLayer {
- public:
-  TttLayer(const PlainModel& model, int index)
-      : layer_{.model = model, .index = index}, config_(model.config()) {
-    const int heads = config_["num_attention_heads"];
-    const bool mlp = config_["ttt_layer_type"] == "mlp";
-    for (int h = 0; h < heads; ++h) {
-      const auto of = [&](const char* name) {
-        const Vec& all = layer_.Weight(absl::StrCat("seq_modeling_block.", name));
-        const auto size = static_cast<int64_t>(all.size()) / heads;
-        return Slice(all, h * size, size);
-      };
-      Net net;
-      net.activation = Net::kGeluTanh;
-      net.norm = Net::kLayer;
-      net.eps = 1e-6;
-      net.gain = of("ttt_norm_weight");
-      net.shift = of("ttt_norm_bias");
-      net.w = {of("W1")};
-      net.b = {of("b1")};
-      if (mlp) {
-        net.w.push_back(of("W2"));
-        net.b.push_back(of("b2"));
-      }
-      Net zero = net;
-      zero.Blend(0, 0, net);
-      heads_.push_back({.weights = net, .sums = zero});
-    }
-  }
-
-  Vec Along(const Vec& h, int64_t n, int) {
-    const double eps = config_["rms_norm_eps"];
-    Vec y = h;
-    if (config_["pre_conv"]) {
-      Add(y, Convolved(history_["pre"], RmsNorm(h, layer_.Weight("conv.norm.weight"), eps),
-                       layer_.Weight("conv.conv.weight"), layer_.Weight("conv.conv.bias")));
-    }
-    Add(y, Train(RmsNorm(y, layer_.Weight("seq_norm.weight"), eps), n));
-    const Vec x = RmsNorm(y, layer_.Weight("ffn_norm.weight"), eps);
-    Add(y, layer_.Linear("mlp.down_proj", Times(Map(layer_.Linear("mlp.gate_proj", x), Silu),
-                                                layer_.Linear("mlp.up_proj", x))));
-    return y;
-  }
-
- private:
-  const Vec& Weight(const char* name) const {
-    return layer_.Weight(absl::StrCat("seq_modeling_block.", name));
-  }
-  Vec Linear(const char* name, const Vec& x) const {
-    return layer_.Linear(absl::StrCat("seq_modeling_block.", name), x);
-  }
-
-  Vec Train(const Vec& x, int64_t n) {
-    const int heads = config_["num_attention_heads"], batch = config_["mini_batch_size"];
-    const auto dim = static_cast<int64_t>(x.size()) / heads;
-    const int64_t j = n % batch;
-    const double theta = config_.value("rope_theta", 10000.0);
-    Vec q = Linear("q_proj", x), k;
-    const Vec v = Linear("v_proj", x);
-    if (config_["share_qk"]) {
-      const Vec shared = q;
-      q = Convolved(history_["q"], shared, Weight("conv_q.weight"), Weight("conv_q.bias"));
-      k = Convolved(history_["k"], shared, Weight("conv_k.weight"), Weight("conv_k.bias"));
-    } else {
-      k = Linear("k_proj", x);
-    }
-    const double scale = std::max(
-        0.0, AsF32(AsF32(1.0 / static_cast<double>(j + 1)) + Weight("learnable_token_idx")[j]));
-    Vec o;
-    for (int h = 0; h < heads; ++h) {
-      const double logit =
-          Dot(Slice(Weight("learnable_ttt_lr_weight"), h * int64_t(x.size()), int64_t(x.size())),
-              x) +
-          Weight("learnable_ttt_lr_bias")[h];
-      const double rate =
-          double{config_["ttt_base_lr"]} * Sigmoid(logit) / static_cast<double>(dim);
-      Head& head = heads_[static_cast<size_t>(h)];
-      const Vec target = Slice(v, h * dim, dim);
-      head.weights.Run(Turned(Slice(k, h * dim, dim), j, theta), &target, rate, &head.sums);
-      Net ahead = head.weights;
-      ahead.Blend(1, -scale, head.sums);
-      const Vec read = ahead.Run(Turned(Slice(q, h * dim, dim), j, theta));
-      o.insert(o.end(), read.begin(), read.end());
-      if (j + 1 < batch) continue;
-      head.weights = ahead;
-      head.sums.Blend(0, 0, ahead);
-    }
-    o = LayerNorm(o, Weight("post_norm.weight"), Weight("post_norm.bias"), 1e-6);
-    if (config_["use_gate"]) {
-      Net gelu;
-      gelu.activation = Net::kGeluTanh;
-      Vec gate = Linear("g_proj", x);
-      for (double& value : gate) value = gelu.Activated(value);
-      o = Times(o, gate);
-    }
-    return Linear("o_proj", o);
-  }
-
-  PlainLayer layer_;
-  const json config_;
-  std::vector<Head> heads_;
-  std::map<std::string, std::vector<Vec>> history_;
-};
-
-Vec Ttt(const PlainModel& model, std::span<const int32_t> tokens) {
-  std::vector<TttLayer> layers;
-  for (int i = 0; i < int{model.config()["num_hidden_layers"]}; ++i) layers.emplace_back(model, i);
-  return Logits(model, tokens, /*prefix=*/0, layers);
-}
-
-TEST(TttTest, EveryOptionIsWhatItsEquationSays) {
-  for (const char* shape : {"ttt-linear", "ttt-mlp"}) {
-    for (const char* changes :
-         {"{}", R"({"use_gate": false})", R"({"share_qk": false})", R"({"pre_conv": false})",
-          R"({"mini_batch_size": 5})", R"({"mini_batch_size": 1})", R"({"ttt_base_lr": 0.4})",
-          R"({"conv_kernel": 2})", R"({"rope_theta": 50})", R"({"num_attention_heads": 4})"}) {
-      ExpectPlain(shape, changes, Ttt);
-    }
   }
 }
 

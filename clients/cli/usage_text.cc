@@ -1,4 +1,4 @@
-#include "clients/cli/memory_use_text.h"
+#include "clients/cli/usage_text.h"
 
 #include <algorithm>
 
@@ -6,6 +6,10 @@
 #include "absl/strings/str_format.h"
 
 namespace mneme::cli {
+
+std::string SurpriseText(const v1::Usage& usage) {
+  return absl::StrFormat("surprise %.4g", usage.surprise());
+}
 
 std::vector<std::string> MemoryUseTexts(const v1::MemoryUse& use, int most) {
   std::vector<std::string> texts;
