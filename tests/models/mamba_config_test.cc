@@ -97,6 +97,7 @@ TEST(MambaFingerprintTest, WhatMovesNeitherDoesNotCount) {
   same("mamba", R"("time_step_rank": 48)", R"("time_step_rank": "auto")");
   same("mamba2", R"("rms_norm": false)", R"("rms_norm": true, "time_step_rank": 12)");
   same("mamba2", "", R"("time_step_limit": [0, Infinity])");
+  same("mamba2", "", R"("time_step_limit": [0.0, {"__float__": "Infinity"}])");
   same("mamba2", R"("rmsnorm": false)", R"("rmsnorm": false, "norm_before_gate": true)");
   same("mamba2", R"("norm_eps": 1e-5)", R"("norm_eps": 1e-5, "num_heads": 64)");
   same("mamba2", "", R"("layer_norm_epsilon": 1e-5, "norm_before_gate": true, "rmsnorm": false)");
