@@ -1,6 +1,7 @@
 #include "base/json_text.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <vector>
 
@@ -17,6 +18,18 @@ namespace {
 
 constexpr int kMaxDepth = 32;
 constexpr size_t kMaxFileBytes = 64 << 20;
+constexpr absl::string_view kNonFinite[] = {"-Infinity", "Infinity", "NaN"};
+
+// transformers 5 writes {"__float__": "Infinity"} where it once wrote Infinity. Such an object
+// becomes the string that the literal becomes.
+void UnwrapNonFinite(nlohmann::json& object) {
+  if (object.size() != 1 || !object.contains("__float__")) return;
+  const nlohmann::json name = object["__float__"];
+  const auto* const end = std::end(kNonFinite);
+  if (name.is_string() && std::find(std::begin(kNonFinite), end, name.get<std::string>()) != end) {
+    object = name;
+  }
+}
 
 // Puts Python's three literals in quotes. `added` are the places of the quotes in what is returned.
 std::string QuoteNonFinite(absl::string_view text, std::vector<size_t>& added) {
@@ -34,7 +47,7 @@ std::string QuoteNonFinite(absl::string_view text, std::vector<size_t>& added) {
       in_string = true;
     } else {
       bool replaced = false;
-      for (const absl::string_view literal : {"-Infinity", "Infinity", "NaN"}) {
+      for (const absl::string_view literal : kNonFinite) {
         if (!absl::StartsWith(text.substr(i), literal)) continue;
         added.push_back(out.size());
         added.push_back(out.size() + 1 + literal.size());
@@ -180,6 +193,8 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::str
       if (!keys[depth - 1].insert(parsed.get<std::string>()).second && wrong.empty()) {
         wrong = absl::StrCat("key ", Shown(parsed), " occurs twice");
       }
+    } else if (event == json::parse_event_t::object_end) {
+      UnwrapNonFinite(parsed);
     }
     return true;
   };

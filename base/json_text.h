@@ -9,8 +9,9 @@
 
 namespace mneme {
 
-// Parses an object. Python writes the literals NaN, Infinity and -Infinity, which JSON lacks: they
-// arrive as strings of that text, harmless under keys that nobody reads.
+// Parses an object. Python writes the literals NaN, Infinity and -Infinity, which JSON lacks, and
+// transformers 5 an object of one key for each, {"__float__": "NaN"}: both arrive as strings of
+// that text, harmless under keys that nobody reads.
 // INVALID_ARGUMENT, naming `path`, for text that is not JSON, is nested deeper than 32 levels,
 // holds a key twice in one object, or is not an object.
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::string_view path);

@@ -121,7 +121,8 @@ void SumNorm(const SumNormArgs& args, int64_t begin, int64_t end) {
   const int64_t dim = args.x.shape[2];
   for (int64_t row = begin; row < end; ++row) {
     const float* x = args.x.as<float>() + row * dim;
-    DivideRow(x, SumOf(x, dim) + args.eps, args.y.as<float>() + row * dim, dim);
+    const float sum = SumOf(x, dim) + args.eps;
+    DivideRow(x, sum == 0 ? __builtin_inff() : sum, args.y.as<float>() + row * dim, dim);
   }
 }
 

@@ -151,8 +151,8 @@ struct L2NormArgs {
   TensorView y;  // same shape; may alias x
 };
 
-// Per head: y = x / (sum(x) + eps).   delta_net's qk_norm "sum" (eps 0), linear_attn's norm_q,
-// norm_k.
+// Per head: y = x / (sum(x) + eps), or 0 where that sum is 0, as of keys that a relu made all
+// zeros. delta_net's qk_norm "sum" (eps 0), linear_attn's norm_q, norm_k.
 struct SumNormArgs {
   TensorView x;  // [entries, heads, dim] act
   float eps = 0.0f;

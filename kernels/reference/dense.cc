@@ -263,7 +263,8 @@ void ReferenceKernels::SumNorm(const SumNormArgs& args) {
   for (int64_t h = 0; h < rows; ++h) {
     const double* x = args.x.as<double>() + h * dim;
     const double sum = std::accumulate(x, x + dim, 0.0) + args.eps;
-    for (int64_t i = 0; i < dim; ++i) args.y.as<double>()[h * dim + i] = x[i] / sum;
+    double* y = args.y.as<double>() + h * dim;
+    for (int64_t i = 0; i < dim; ++i) y[i] = sum == 0 ? 0 : x[i] / sum;
   }
 }
 

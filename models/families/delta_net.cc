@@ -39,6 +39,12 @@ NetworkMaker ReadDeltaNet(absl::string_view model_type, ConfigReader& reader, Mo
       .learned_strength = ReadSwitch(reader, config, "use_beta", true, ".b_proj."),
       .allow_negative_eigenvalues = reader.Bool("allow_neg_eigval", false),
       .output_gate = ReadSwitch(reader, config, "use_gate", false, ".g_proj.")};
+  const bool signed_keys = mixer.key_map == KeyMap::kSilu || mixer.key_map == KeyMap::kIdentity;
+  if (mixer.key_norm == KeyNorm::kSum && signed_keys) {
+    config.warnings.push_back(
+        "key \"qk_norm\" is \"sum\": keys of either sign are divided by their sum, as "
+        "flash-linear-attention before 0.6 divides them; 0.6 takes the sum of absolute values");
+  }
   const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   reader.Disregard({"use_output_norm"});  // upstream does not read it
   return StackNetwork(stack, Hybrid(attention, [mixer](const LayerBuilder& builder) {

@@ -1,5 +1,6 @@
 #include "models/families/fla_keys.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -21,7 +22,12 @@ json ValueOf(const ConfigReader& reader, const char* key) {
 // The width of a head, of a tensor that is `expand` times as wide as the model.
 int ReadHeadDim(ConfigReader& reader, const char* key, double otherwise, int model_dim, int heads) {
   const double expand = reader.Number(key, otherwise, 0, 64);
-  const auto width = static_cast<int64_t>(model_dim * expand);  // upstream cuts it off
+  // A product that is whole but for its rounding, as 150 times 0.82, is that whole number. Of any
+  // other upstream cuts off the rest, or refuses it where it is newer.
+  const double product = model_dim * expand;
+  const double nearest = std::round(product);
+  const bool is_whole = std::abs(product - nearest) <= 1e-9 * nearest;
+  const auto width = static_cast<int64_t>(is_whole ? nearest : product);
   if (width % heads != 0 || width / heads < 1 || width / heads > kMaxHeadDim ||
       width > kMaxChannels) {
     reader.Invalid(key, ValueOf(reader, key),

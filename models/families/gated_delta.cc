@@ -47,6 +47,13 @@ void RefuseUnsupportedMom(ConfigReader& reader) {
   }
 }
 
+Activation ReadGateActivation(ConfigReader& reader) {
+  constexpr const char* kKey = "output_gate_activation";
+  if (ReadChoice(reader, kKey, {"swish", "silu", "sigmoid"}) == 2) return Activation::kSigmoid;
+  reader.Keep(kKey, "swish");
+  return Activation::kSilu;
+}
+
 void ReadMixer(ConfigReader& reader, const Defaults& defaults, ModelConfig& config,
                GatedDeltaConfig& mixer) {
   const bool routed = defaults.memories > 0;
@@ -57,6 +64,7 @@ void ReadMixer(ConfigReader& reader, const Defaults& defaults, ModelConfig& conf
   if (!routed) {
     mixer.value_heads = ReadValueHeads(reader, mixer.heads);
     mixer.allow_negative_eigenvalues = reader.Bool("allow_neg_eigval", false);
+    mixer.gate_activation = ReadGateActivation(reader);
   }
   CheckChannels(reader, int64_t{mixer.heads} * mixer.key_dim, "num_heads");
   CheckChannels(reader, int64_t{mixer.value_heads} * mixer.value_dim, "expand_v");

@@ -32,6 +32,11 @@ NetworkMaker ReadLinearAttn(absl::string_view model_type, ConfigReader& reader,
       .norm_affine = ReadNormAffine(reader, config, ".attn.norm.")};
   // Only what is learned can be shared.
   if (!IsLearned(mixer.key_map)) mixer.tied_maps = reader.Keep("tie_feature_map_qk", false);
+  if (mixer.key_map == KeyMap::kDpfp) {
+    config.warnings.push_back(
+        "key \"feature_map\" is \"dpfp\": half of the features are of -relu(u), as in "
+        "flash-linear-attention before 0.6, and not of relu(-u) as in 0.6");
+  }
   if (model_type == "mom_linear_attn") {
     mixer.routing = ReadRouting(reader, config);
     if (mixer.norm_read) {

@@ -1,6 +1,8 @@
 #include "models/mixers/mamba2.h"
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -33,16 +35,27 @@ void ReadMamba2Heads(ConfigReader& reader, int model_dim, bool fla, Mamba2Config
   }
 }
 
-// Parts of the channels that the gated norm norms each by itself. In transformers all channels are
-// one part, and were in flash-linear-attention, too, until it renamed keys; since then a part is a
-// group, as in mamba_ssm. Networks that mamba_ssm trained come in transformers' format all the
-// same, so a key of Mneme's own overrides it.
+// Whether the library that wrote the file norms each group by itself, as mamba_ssm does.
+// transformers has since 5.23, and flash-linear-attention since it renamed keys; all channels were
+// one group to the norm before.
+bool NormsEachGroup(const ConfigReader& reader, bool fla) {
+  if (fla) {
+    return reader.Has("rmsnorm") || !(reader.Has("time_step_limit") ||
+                                      reader.Has("time_step_rank") || reader.Has("rms_norm"));
+  }
+  const json* version = reader.Find("transformers_version");
+  if (version == nullptr || !version->is_string()) return false;
+  int major = 0, minor = 0;
+  const int read = std::sscanf(version->get<std::string>().c_str(), "%d.%d", &major, &minor);
+  return read == 2 && std::pair(major, minor) >= std::pair(5, 23);
+}
+
+// Parts of the channels that the gated norm norms each by itself. Networks that mamba_ssm trained
+// come in the format of an older transformers, too, so a key of Mneme's own overrides it.
 int ReadNormGroups(ConfigReader& reader, bool fla, const Mamba2Config& mixer) {
-  const bool renamed =
-      reader.Has("rmsnorm") ||
-      !(reader.Has("time_step_limit") || reader.Has("time_step_rank") || reader.Has("rms_norm"));
   const int formats = fla ? mixer.groups : 1;
-  const int groups = reader.Int("norm_groups", fla && renamed ? mixer.groups : 1, 1, kMaxChannels);
+  const int writers = NormsEachGroup(reader, fla) ? mixer.groups : 1;
+  const int groups = reader.Int("norm_groups", writers, 1, kMaxChannels);
   if (mixer.channels() % groups != 0) {
     reader.Invalid("norm_groups", groups,
                    absl::StrCat("a divisor of expand times hidden_size (", mixer.channels(), ")"));

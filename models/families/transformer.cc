@@ -15,11 +15,9 @@ NetworkMaker ReadTransformer(absl::string_view, ConfigReader& reader, ModelConfi
   AttentionConfig attention = ReadAttentionConfig(reader, stack.model_dim, /*default_heads=*/32);
   attention.qk_norm = ReadSwitch(reader, config, "qk_norm", false, ".q_norm.");
   RefuseUnlessNull(reader, "attn", "null: every layer has the attention that num_heads describes");
-  if (!reader.Bool("elementwise_affine", true)) {
-    reader.Unsupported("elementwise_affine", false, "true");
-  }
-  // Only how long a table is that upstream computes at the start, and which kernel it runs.
-  reader.Disregard({"max_position_embeddings", "fuse_norm"});
+  // How long a table is that upstream computes at the start, which kernel it runs, and what it
+  // stores without reading it: norms always have weights.
+  reader.Disregard({"max_position_embeddings", "fuse_norm", "elementwise_affine"});
   return StackNetwork(stack, [attention](const LayerBuilder& builder) {
     return MakeAttention(builder, attention);
   });

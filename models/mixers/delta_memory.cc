@@ -57,10 +57,12 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder,
   MNEME_ASSIGN_OR_RETURN(
       memory.dt_bias_,
       weights.Floats(builder.Weight("attn.dt_bias"), {config.value_heads}, WeightInit::kTimeStep));
-  MNEME_ASSIGN_OR_RETURN(memory.output_, MemoryOutput::Make(builder, {.norm = "attn.o_norm",
-                                                                      .eps = builder.norm_eps,
-                                                                      .heads = config.value_heads,
-                                                                      .dim = config.value_dim}));
+  MNEME_ASSIGN_OR_RETURN(memory.output_,
+                         MemoryOutput::Make(builder, {.norm = "attn.o_norm",
+                                                      .eps = builder.norm_eps,
+                                                      .heads = config.value_heads,
+                                                      .dim = config.value_dim,
+                                                      .gate = config.gate_activation}));
   weights.Ignore(builder.Weight("attn.D"));  // of old files; upstream never used it
 
   const int memories = config.all_memories();

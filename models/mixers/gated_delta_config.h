@@ -1,5 +1,7 @@
 #pragma once
 
+#include "kernels/kernels.h"
+
 namespace mneme {
 
 // A layer with matrix memories under the gated delta rule. Gated DeltaNet is the case of one memory
@@ -11,6 +13,7 @@ struct GatedDeltaConfig {
   int value_dim = 0;    // of a head
   int conv_width = 0;   // 0: no short convolution, only its activation
   bool output_gate = true;
+  Activation gate_activation = Activation::kSilu;  // or kSigmoid
   bool allow_negative_eigenvalues = false;
   int memories = 0;  // routed
   int top_k = 0;

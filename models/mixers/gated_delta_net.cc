@@ -45,9 +45,10 @@ class GatedDeltaNet final : public SequenceMixer {
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
-    if (ctx.batch.longest_row == 1 &&
+    const std::optional<DeltaMixer> fused = Fused(ctx.slabs, norm);
+    if (ctx.batch.longest_row == 1 && fused.has_value() &&
         ctx.kernels().DeltaMixerStep(
-            {.mixer = *Fused(ctx.slabs, norm), .hidden = hidden, .slots = ctx.batch.slots})) {
+            {.mixer = *fused, .hidden = hidden, .slots = ctx.batch.slots})) {
       return;
     }
     const int tokens = ctx.batch.tokens;
@@ -87,7 +88,9 @@ class GatedDeltaNet final : public SequenceMixer {
     memory_.output().Emit(ctx, entries, read, gate, hidden);
   }
 
+  // The fused kernels know one gate.
   std::optional<DeltaMixer> Fused(const Slabs& slabs, const Norm& norm) const override {
+    if (config_.gate_activation != Activation::kSilu) return std::nullopt;
     DeltaMixer mixer = memory_.Fused(slabs, norm);
     mixer.shared = true;
     mixer.q_proj = q_proj_.matrix();

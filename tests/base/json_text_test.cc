@@ -85,5 +85,17 @@ TEST(JsonTextTest, NoErrorShowsTheLibrary) {
   }
 }
 
+TEST(JsonTextTest, NumbersWithoutEndArriveAsStringsHoweverTheyAreWritten) {
+  const auto parsed = ParseJsonObject(
+      R"({"a": [0, Infinity], "b": [0, {"__float__": "Infinity"}], "c": {"__float__": "-Infinity"},
+          "d": {"e": {"__float__": "NaN"}, "f": NaN}, "g": {"__float__": "1"},
+          "h": {"__float__": "NaN", "i": 1}, "j": {"__float__": NaN}})",
+      "config.json");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->dump(),
+            R"({"a":[0,"Infinity"],"b":[0,"Infinity"],"c":"-Infinity","d":{"e":"NaN","f":"NaN"},)"
+            R"("g":{"__float__":"1"},"h":{"__float__":"NaN","i":1},"j":"NaN"})");
+}
+
 }  // namespace
 }  // namespace mneme

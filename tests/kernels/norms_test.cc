@@ -126,11 +126,11 @@ struct NormProblem {
     return bench.Read(args.y);
   }
 
-  std::vector<double> SumNorm(Backend& backend, bool in_place = false) const {
+  std::vector<double> SumNorm(Backend& backend, bool in_place = false, float eps = 1e-3f) const {
     Workbench bench(backend);
     SumNormArgs args;
     args.x = bench.Activations(x, {tokens, heads, dim});
-    args.eps = 1e-3f;
+    args.eps = eps;
     args.y = in_place ? args.x : bench.NewActivations({tokens, heads, dim});
     bench.kernels().SumNorm(args);
     return bench.Read(args.y);
@@ -299,6 +299,8 @@ TEST_P(NormsTest, AZeroVectorStaysZero) {
   EXPECT_THAT(p.L2Norm(*backend_), IsWithin(0, zeros));
   EXPECT_THAT(p.GatedRmsNorm(*backend_, true), IsWithin(0, zeros));
   EXPECT_THAT(p.SumNorm(*backend_), IsWithin(0, zeros));
+  EXPECT_THAT(p.SumNorm(*backend_, /*in_place=*/false, /*eps=*/0), IsWithin(0, zeros));
+  EXPECT_THAT(p.SumNorm(*reference_, /*in_place=*/false, /*eps=*/0), IsWithin(0, zeros));
   EXPECT_THAT(p.Divide(*backend_), IsWithin(0, zeros));
 }
 

@@ -276,5 +276,10 @@ TEST(HybridConfigTest, AFirstMixtureOfMemoriesHasNoNormForAttention) {
   EXPECT_THAT(config.status().message(), HasSubstr("null where norm_first is true"));
 }
 
+// Upstream stores the key, and its norms have weights all the same.
+TEST(TransformerConfigTest, NormsHaveWeightsWhateverTheFileSays) {
+  ExpectTheSame("transformer", "", R"("elementwise_affine": false)");
+}
+
 }  // namespace
 }  // namespace mneme

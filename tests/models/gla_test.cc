@@ -143,6 +143,12 @@ TEST(GlaConfigTest, MissingKeysAreUpstreamsDefaults) {
       << "a state per query head";
 }
 
+TEST(GlaConfigTest, WidthsThatAreWholeButForRoundingAreNotCutOff) {
+  ASSERT_LT(150 * 0.82, 123);
+  EXPECT_EQ(LayerBytes("gla", R"("hidden_size": 150, "num_heads": 3, "expand_k": 0.82)"),
+            (3 * 41 * 50 * 4 + 63) / 64 * 64);
+}
+
 TEST(GlaConfigTest, TheExampleIsAsLargeAsDocumentsTell) { ExpectSize("gla-340m", 374, 12582912); }
 
 TEST(MomGlaConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {

@@ -89,7 +89,7 @@ TEST(MambaFingerprintTest, WhatMovesNeitherDoesNotCount) {
           << family.model_type << " " << keys;
     }
   }
-  const auto same = [](const char* type, const char* a, const char* b) {
+  const auto same = [](const char* type, const std::string& a, const std::string& b) {
     EXPECT_EQ(FingerprintOf(type, a), FingerprintOf(type, b)) << type << " " << a << " " << b;
   };
   same("mamba", "", R"("layer_norm_epsilon": 1e-5)");
@@ -97,12 +97,25 @@ TEST(MambaFingerprintTest, WhatMovesNeitherDoesNotCount) {
   same("mamba", R"("time_step_rank": 48)", R"("time_step_rank": "auto")");
   same("mamba2", R"("rms_norm": false)", R"("rms_norm": true, "time_step_rank": 12)");
   same("mamba2", "", R"("time_step_limit": [0, Infinity])");
+  same("mamba2", "", R"("time_step_limit": [0.0, {"__float__": "Infinity"}])");
   same("mamba2", R"("rmsnorm": false)", R"("rmsnorm": false, "norm_before_gate": true)");
   same("mamba2", R"("norm_eps": 1e-5)", R"("norm_eps": 1e-5, "num_heads": 64)");
   same("mamba2", "", R"("layer_norm_epsilon": 1e-5, "norm_before_gate": true, "rmsnorm": false)");
   same("mamba2", "", R"("norm_groups": 1)");
   same("mamba2", R"("norm_eps": 1e-5, "n_groups": 2)",
        R"("norm_eps": 1e-5, "n_groups": 2, "norm_groups": 2)");
+  // The norm that transformers had when it wrote the file.
+  for (const char* version : {"5.23.0", "5.24.0.dev0", "5.100.1", "6.0"}) {
+    same("mamba2", R"("n_groups": 2, "norm_groups": 2)",
+         absl::StrCat(R"("n_groups": 2, "transformers_version": ")", version, "\""));
+    same("mamba2", R"("n_groups": 2, "norm_groups": 1)",
+         absl::StrCat(R"("n_groups": 2, "norm_groups": 1, "transformers_version": ")", version,
+                      "\""));
+  }
+  for (const char* version : {R"("4.57.1")", R"("5.22.2")", R"("5")", R"("")", "null", "5.23"}) {
+    same("mamba2", R"("n_groups": 2)",
+         absl::StrCat(R"("n_groups": 2, "transformers_version": )", version));
+  }
   // Names of keys before flash-linear-attention changed them.
   same("mamba", R"("norm_eps": 1e-5, "dt_rank": 7)", R"("norm_eps": 1e-5, "time_step_rank": 7)");
   same("mamba", R"("norm_eps": 1e-5)", R"("norm_eps": 1e-5, "time_step_rank": "auto")");

@@ -120,7 +120,8 @@ Vec Mamba2(PlainLayer& layer, const Vec& x, int64_t) {
   if (!fla || config.value("rmsnorm", true)) {
     const double eps = fla ? config["norm_eps"] : config["layer_norm_epsilon"];
     const bool former = config.contains("rms_norm") || config.contains("time_step_limit");
-    const int64_t parts = config.value("norm_groups", fla && !former ? groups : int64_t{1});
+    const bool by_group = fla ? !former : config.value("transformers_version", "") == "5.23.0";
+    const int64_t parts = config.value("norm_groups", by_group ? groups : int64_t{1});
     y = NormByGroup(y, layer.Weight("mixer.norm.weight"), parts, eps);
   }
   if (norm_first) gate();
@@ -151,6 +152,8 @@ TEST(Mamba2Test, EveryOptionIsWhatItsEquationSays) {
         R"({"state_size": 20})", R"({"expand": 3, "num_heads": 6})", R"({"conv_kernel": 3})",
         R"({"use_bias": true})", R"({"use_conv_bias": false})",
         R"({"time_step_limit": [0.02, 0.05]})", R"({"n_groups": 2, "norm_groups": 2})",
+        R"({"n_groups": 2, "transformers_version": "5.23.0"})",
+        R"({"n_groups": 4, "transformers_version": "5.22.2"})",
         R"({"n_groups": 4, "norm_before_gate": true})", R"({"layer_norm_epsilon": 0.01})"}) {
     ExpectPlain("mamba2", changes, Mamba2);
   }

@@ -152,6 +152,15 @@ TEST(MatrixConfigTest, WarningsAreOfMistakesOnly) {
               ElementsAre(HasSubstr("did you mean \"lower_bound\"?")));
 }
 
+TEST(MatrixConfigTest, WhatVersionsOfUpstreamComputeDifferentlyIsTold) {
+  EXPECT_THAT(ConfigOf("linear_attn", R"("feature_map": "dpfp")")->warnings,
+              ElementsAre(HasSubstr("relu(-u)")));
+  EXPECT_THAT(ConfigOf("delta_net", R"("qk_norm": "sum")")->warnings,
+              ElementsAre(HasSubstr("absolute")));
+  EXPECT_THAT(ConfigOf("delta_net", R"("qk_norm": "sum", "qk_activation": "elu")")->warnings,
+              IsEmpty());
+}
+
 TEST(MatrixStateTest, MatricesHaveTheDevicesDTypeAndOnlyTheDeltaRuleHoldsBackBesideInt8) {
   for (const Architecture* family : MatrixExamples()) {
     const std::string type = family->model_type;

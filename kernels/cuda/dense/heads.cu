@@ -1,6 +1,7 @@
 // Operations on the vector of each head, other than the norms of dense/elementwise.cu: a warp takes
 // one. Outputs that may be the input are written by the lane that read the same element.
 #include <cfloat>
+#include <cmath>
 #include <cstdint>
 
 #include "base/log.h"
@@ -29,7 +30,8 @@ __global__ void __launch_bounds__(kThreads)
   float sum = 0;
   for (int i = threadIdx.x % kWarp; i < dim; i += kWarp) sum += x[i];
   sum = WarpSum(sum) + eps;
-  for (int i = threadIdx.x % kWarp; i < dim; i += kWarp) y[i] = x[i] / sum;
+  const float by = sum == 0 ? INFINITY : sum;
+  for (int i = threadIdx.x % kWarp; i < dim; i += kWarp) y[i] = x[i] / by;
 }
 
 __global__ void __launch_bounds__(kThreads)

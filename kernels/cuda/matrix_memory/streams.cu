@@ -1,6 +1,7 @@
 // What decoded tokens go through between their projections and a memory, as one kernel: a warp
 // takes a head of a stream, or some channels of one without heads, from the projection to the end.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <variant>
@@ -93,8 +94,9 @@ __device__ inline void FinishHead(const Stream& s, int64_t entry, int first,
     });
     sum = WarpSum(sum) + s.eps;
     const float factor = s.norm_scale / sqrtf(sum);
+    const float by = sum == 0 ? INFINITY : sum;
     ForEachFour(s, v, [&](float4& x, int) {
-      ForEach(x, [&](float value) { return squares ? value * factor : value / sum; });
+      ForEach(x, [&](float value) { return squares ? value * factor : value / by; });
     });
   } else if (s.last == Last::kRope) {
     Turn(s, entry, shared, v);
