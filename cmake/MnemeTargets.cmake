@@ -32,6 +32,7 @@ if(MNEME_WERROR)
 endif()
 if(MNEME_SANITIZE)
   list(JOIN MNEME_SANITIZE "," mneme_sanitizers)
+  target_compile_definitions(mneme_options INTERFACE MNEME_SANITIZED)  # GCC and Clang tell it differently.
   # -UNDEBUG: where errors are looked for, DCHECK looks too.
   # What calculates is optimised (MNEME_CALCULATES); for the rest that takes half as long again to compile.
   target_compile_options(mneme_options INTERFACE

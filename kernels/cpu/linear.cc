@@ -56,7 +56,7 @@ struct WeightsF16 {
 
 // ---- inner loops --------------------------------------------------------------------------------
 
-constexpr int kLineFloats = 16, kLinePairs = 16;
+constexpr int kLineFloats = 16;
 
 struct Block {
   const void* x;        // [inputs / 16][R][16] f32, or [inputs / 32][R][16] pairs of bf16
@@ -147,6 +147,8 @@ void MultiplyF32(const Block& block) {
 }
 
 #if defined(MNEME_PAIR_PRODUCTS)
+constexpr int kLinePairs = 16;
+
 // bf16 by bf16, summed in f32 by the processor's dot product of pairs.
 template <int R, int P>
 void MultiplyPairs(const Block& block) {

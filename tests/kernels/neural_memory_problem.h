@@ -117,7 +117,7 @@ struct MemoryProblem {
                                               {"values", rule.dim, 1.0},
                                               {"rates", rule.gate_width(), most}}) {
       const int held = (rule.step - 1) * rule.keys;
-      const auto filled = [&](int position) {
+      const auto filled = [&, width = width, factor = factor](int position) {
         std::vector<double> values = random.UniformValues(rule.heads * held * width, 0, factor);
         const int open = position % rule.step * rule.keys;
         for (size_t i = 0; i < values.size(); ++i) {

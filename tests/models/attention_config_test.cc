@@ -99,7 +99,7 @@ TEST(HybridFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
 
 TEST(HybridFingerprintTest, WhatSaysTheSameCountsAsTheSame) {
   for (const auto& [type, unused] : AttentionTypes()) {
-    const auto same = [&](const std::string& a, const std::string& b) {
+    const auto same = [&, &type = type](const std::string& a, const std::string& b) {
       EXPECT_EQ(Fingerprint(type, a), Fingerprint(type, b)) << type << " " << a << " " << b;
     };
     same(R"({"layers": [1, 3], "num_heads": 4})",
@@ -161,7 +161,7 @@ TEST(HybridConfigTest, WhatIsWrongIsRefusedByName) {
 TEST(HybridConfigTest, WhatIsWrongInAListIsRefusedByItsPlace) {
   for (const auto& [type, unused] : AttentionTypes()) {
     const char* good = R"({"layers": [1], "num_heads": 4})";
-    const auto list = [&](const std::string& other) {
+    const auto list = [&, &type = type](const std::string& other) {
       return ConfigOf(type, Keys(type, absl::StrCat("[", good, ", ", other, "]"))).status();
     };
     if (IsMom(type) && type != "mom") {
@@ -191,7 +191,7 @@ TEST(HybridConfigTest, LayersThatThereAreNotAreRefusedAndOfSambaLeftOut) {
 
 TEST(HybridConfigTest, OtherAttentionIsRefusedByName) {
   for (const auto& [type, unused] : AttentionTypes()) {
-    const auto with = [&](const std::string& keys) {
+    const auto with = [&, &type = type](const std::string& keys) {
       return ConfigOf(type,
                       Keys(type, absl::StrCat(R"({"layers": [1], "num_heads": 4, )", keys, "}")))
           .status();
@@ -211,7 +211,7 @@ TEST(HybridConfigTest, OtherAttentionIsRefusedByName) {
 
 TEST(HybridConfigTest, WarningsAreOfMistakesOnly) {
   for (const auto& [type, unused] : AttentionTypes()) {
-    const auto warnings = [&](const std::string& attn) {
+    const auto warnings = [&, &type = type](const std::string& attn) {
       const auto config = ConfigOf(type, Keys(type, attn));
       EXPECT_TRUE(config.ok()) << type << " " << config.status();
       return config.ok() ? config->warnings : std::vector<std::string>();

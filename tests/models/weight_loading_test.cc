@@ -198,7 +198,7 @@ TEST(UnusedTensorsTest, TheKeyThatLeavesThemOutIsNamed) {
     ModelSpec spec = *SpecOfShape(shape);
     spec.config.merge_patch(nlohmann::ordered_json::parse(made_with));
     MakeFolder(spec, folder);
-    const auto warnings = [&] {
+    const auto warnings = [&, &shape = shape, &changes = changes] {
       const auto plan = PlanModel(folder.path(), StateFormat{}, ModelOptions{});
       EXPECT_TRUE(plan.ok()) << shape << " " << changes << ": " << plan.status();
       return plan.ok() ? absl::StrJoin(plan->warnings, "\n") : "";
