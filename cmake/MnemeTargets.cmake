@@ -32,6 +32,7 @@ if(MNEME_WERROR)
 endif()
 if(MNEME_SANITIZE)
   list(JOIN MNEME_SANITIZE "," mneme_sanitizers)
+  target_compile_definitions(mneme_options INTERFACE MNEME_SANITIZED)  # GCC and Clang tell it differently.
   # -UNDEBUG: where errors are looked for, DCHECK looks too.
   # What calculates is optimised (MNEME_CALCULATES); for the rest that takes half as long again to compile.
   target_compile_options(mneme_options INTERFACE
@@ -79,7 +80,7 @@ function(mneme_resolve variable)
 endfunction()
 
 # mneme_library(<name> [CALCULATES] SOURCES ... DEPS ...): static library mneme_<name>, known as
-# mneme::<name>. With MNEME_UNITY up to eight of its sources are compiled as one, so names in their
+# mneme::<name>. With MNEME_UNITY up to MNEME_UNITY_BATCH of its sources are compiled as one, so names in their
 # anonymous namespaces must differ. CALCULATES: is worth optimising beside sanitizers, too.
 function(mneme_library name)
   cmake_parse_arguments(ARG "CALCULATES" "" "SOURCES;DEPS" ${ARGN})
@@ -90,7 +91,7 @@ function(mneme_library name)
   if(MNEME_SANITIZE)  # Built if a test needs it.
     set_target_properties(mneme_${name} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
-  set_target_properties(mneme_${name} PROPERTIES UNITY_BUILD ${MNEME_UNITY} UNITY_BUILD_BATCH_SIZE 8
+  set_target_properties(mneme_${name} PROPERTIES UNITY_BUILD ${MNEME_UNITY} UNITY_BUILD_BATCH_SIZE ${MNEME_UNITY_BATCH}
                         MNEME_CALCULATES ${ARG_CALCULATES})
 endfunction()
 
@@ -128,7 +129,7 @@ set(MNEME_UNSANITIZED_CASES *BigGroups* *LongRun* *TwentyThousand* *SameBits* *N
 # mneme_test(<path/foo_test.cc> [ALONE] [GPU] [UNSANITIZED] [PROGRAM name] [SOURCES more.cc ...] [DEPS ...]
 # [LABELS ...] [TIMEOUT seconds]): adds the file to a test program and registers its cases; the label is
 # `unit`. The program is that of the calling folder (tests/base -> base_tests) unless PROGRAM names
-# another; with MNEME_UNITY up to eight of its files are compiled as one, as those of a library are.
+# another; with MNEME_UNITY its files are compiled as one, as those of a library are.
 #   ALONE    a program of its own, foo_test
 #   GPU      its cases over backends also run on the GPU, as one test gpu.foo_test with the label `gpu`,
 #            if the CUDA backend is built. It is then a program of its own, as those run side by side,
@@ -162,7 +163,7 @@ function(mneme_test source)
   add_executable(${name} ${sources})
   mneme_link_program(${name} ${ARG_DEPS} mneme_deps::gtest)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/bin
-                        UNITY_BUILD ${MNEME_UNITY} UNITY_BUILD_BATCH_SIZE 8 MNEME_TEST ON)
+                        UNITY_BUILD ${MNEME_UNITY} UNITY_BUILD_BATCH_SIZE ${MNEME_UNITY_BATCH} MNEME_TEST ON)
   # Optimising tests takes half as long again as compiling them; those of backends calculate.
   if(NOT ARG_GPU)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O0>)

@@ -9,8 +9,8 @@ namespace mneme {
 namespace {
 
 // A hiccup now and then says nothing of the steps to come.
-constexpr int kStepsToTrust = 3;
-constexpr double kMostSurprise = 1.5;
+constexpr int kCrossingsToTrust = 3;
+constexpr double kMostCrossingSurprise = 1.5;
 constexpr double kLeastSeconds = 1e-9;
 
 size_t IndexOf(int crossings) {
@@ -74,8 +74,9 @@ std::optional<absl::Duration> CrossingBudget::Observe(int decode_rows, int cross
   if (!Holds(mean)) mean = {};
   // A step is rarely faster than its decoding alone; where timing says so, it is noise.
   double added = std::max({seconds - alone, 0.05 * seconds, kLeastSeconds});
-  if (mean.steps >= kStepsToTrust) {
-    added = std::min(added, kMostSurprise * mean.added * std::max(1.0, crossings / mean.crossings));
+  if (mean.steps >= kCrossingsToTrust) {
+    added = std::min(
+        added, kMostCrossingSurprise * mean.added * std::max(1.0, crossings / mean.crossings));
   }
   mean.steps = std::min(mean.steps + 1, kMeanSteps);
   mean.crossings += (crossings - mean.crossings) / mean.steps;

@@ -19,6 +19,7 @@ packages=(
 development=(
   ccache git ca-certificates openssl
   libgtest-dev libgmock-dev clang-format
+  clang libclang-rt-dev  # which build with sanitizers
   python3 python3-venv python3-dev
 )
 print=false

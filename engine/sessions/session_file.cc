@@ -21,7 +21,7 @@ namespace {
 
 constexpr absl::string_view kFormat = "mneme-session";
 constexpr int kVersion = 1;
-constexpr absl::string_view kHistory = "mneme.history";
+constexpr absl::string_view kHistoryTensor = "mneme.history";
 constexpr absl::string_view kSum = "mneme.sha256";
 constexpr int64_t kSumBytes = sizeof(Sha256::Digest);
 // The longest history that a server keeps (--penalty-history).
@@ -63,7 +63,7 @@ std::map<std::string, std::string> Metadata(const SessionFacts& facts) {
 
 std::vector<SafetensorsSpec> Specs(const SessionFacts& facts,
                                    const std::vector<StateTensorSpec>& tensors) {
-  std::vector<SafetensorsSpec> specs = {{.name = std::string(kHistory),
+  std::vector<SafetensorsSpec> specs = {{.name = std::string(kHistoryTensor),
                                          .dtype = DType::kI32,
                                          .shape = {static_cast<int64_t>(facts.history.size())}}};
   for (const StateTensorSpec& tensor : tensors) {
@@ -305,7 +305,7 @@ absl::Status SessionFile::ReadTensors() {
     tensors_.erase(it);
     return tensor;
   };
-  MNEME_ASSIGN_OR_RETURN(const SafetensorsTensor history, take(kHistory));
+  MNEME_ASSIGN_OR_RETURN(const SafetensorsTensor history, take(kHistoryTensor));
   MNEME_ASSIGN_OR_RETURN(sum_, take(kSum));
   if (sum_.dtype_name != SafetensorsName(DType::kU8) ||
       sum_.shape != std::vector<int64_t>{kSumBytes} || sum_.end != bytes()) {
@@ -330,7 +330,7 @@ absl::Status SessionFile::ReadTensors() {
 absl::Status SessionFile::ReadHistory(const SafetensorsTensor& tensor) {
   if (tensor.dtype != DType::kI32 || tensor.shape.size() != 1 ||
       tensor.elements() > std::min(kMaxHistory, facts_.position())) {
-    return Wrong(absl::StrCat("tensor \"", kHistory, "\" is ", tensor.dtype_name, " ",
+    return Wrong(absl::StrCat("tensor \"", kHistoryTensor, "\" is ", tensor.dtype_name, " ",
                               ShapeToString(tensor.shape), ", expected I32 [n], n at most the ",
                               facts_.position(), " tokens of the conversation and ", kMaxHistory));
   }

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxPositions = 1 << 24;
+constexpr int kMaxBertPositions = 1 << 24;
 constexpr int kMaxTypes = 1 << 10;
 constexpr int kMaxLabels = 1 << 16;
 
@@ -135,7 +135,7 @@ NetworkMaker ReadBert(absl::string_view model_type, ConfigReader& reader, ModelC
                                 ") into heads of a width of at most ", kMaxHeadDim));
     parts.heads = 1;
   }
-  parts.positions = reader.Int("max_position_embeddings", 512, 1, kMaxPositions);
+  parts.positions = reader.Int("max_position_embeddings", 512, 1, kMaxBertPositions);
   parts.types = reader.Int("type_vocab_size", 2, 1, kMaxTypes);
   // Upstream's Memoria gives all tokens the first type, those of a pair, too.
   classes.types = memoria ? 1 : parts.types;

@@ -23,7 +23,7 @@ HarnessOptions Limited() {
   return options;
 }
 
-std::vector<int32_t> Tokens(int count) {
+std::vector<int32_t> SomeTokens(int count) {
   std::vector<int32_t> tokens;
   for (int i = 0; i < count; ++i) tokens.push_back(1 + i % 30);
   return tokens;
@@ -43,7 +43,7 @@ TEST(EngineLoopContextTest, AFullSessionEndsWithLengthAndSaysSo) {
     HarnessOptions options = Limited();
     options.asynchronous = asynchronous;
     LoopHarness h(options);
-    const Request request = Greedy(Tokens(60), 1000, "s");
+    const Request request = Greedy(SomeTokens(60), 1000, "s");
     const Answer answer = h.Generate(request);
     EXPECT_TRUE(answer.status().ok()) << answer.status();
     // The last token drawn needs no room: it is not fed.
@@ -57,11 +57,11 @@ TEST(EngineLoopContextTest, AFullSessionEndsWithLengthAndSaysSo) {
 
 TEST(EngineLoopContextTest, MaxTokensThatFitsIsNoFullSession) {
   LoopHarness h(Limited());
-  Answer answer = h.Generate(Greedy(Tokens(60), kMaxContext - 60 + 1, "s"));
+  Answer answer = h.Generate(Greedy(SomeTokens(60), kMaxContext - 60 + 1, "s"));
   EXPECT_EQ(answer.tokens[0].size(), static_cast<size_t>(kMaxContext - 60 + 1));
   EXPECT_EQ(answer.finish[0], FinishReason::kLength);
   EXPECT_FALSE(answer.last.context_full);
-  answer = h.Generate(Greedy(Tokens(60), kMaxContext - 60 + 2, "t"));
+  answer = h.Generate(Greedy(SomeTokens(60), kMaxContext - 60 + 2, "t"));
   EXPECT_EQ(answer.tokens[0].size(), static_cast<size_t>(kMaxContext - 60 + 1));
   EXPECT_TRUE(answer.last.context_full);
 }
@@ -69,7 +69,7 @@ TEST(EngineLoopContextTest, MaxTokensThatFitsIsNoFullSession) {
 TEST(EngineLoopContextTest, APromptBeyondIsRefusedBeforeAnyWork) {
   LoopHarness h(Limited());
   for (const char* name : {"s", ""}) {
-    const Answer answer = h.Generate(Greedy(Tokens(kMaxContext + 1), 5, name));
+    const Answer answer = h.Generate(Greedy(SomeTokens(kMaxContext + 1), 5, name));
     EXPECT_TRUE(absl::IsInvalidArgument(answer.status())) << answer.status();
     EXPECT_THAT(std::string(answer.status().message()),
                 HasSubstr("text would feed 101 tokens to a session that was fed 0, expected "
@@ -82,14 +82,14 @@ TEST(EngineLoopContextTest, APromptBeyondIsRefusedBeforeAnyWork) {
   EXPECT_THAT(h.rows_per_step, IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(h.loop->commands().Get({"", "s"}).status()));
   // One that fits to the last token may draw one more.
-  const Answer answer = h.Generate(Greedy(Tokens(kMaxContext), 5, "s"));
+  const Answer answer = h.Generate(Greedy(SomeTokens(kMaxContext), 5, "s"));
   EXPECT_EQ(answer.tokens[0].size(), 1u);
   EXPECT_TRUE(answer.last.context_full);
 }
 
 TEST(EngineLoopContextTest, AFullSessionCanStillBeReadAndForkedAndIsNeverCutShort) {
   LoopHarness h(Limited());
-  h.Generate(Greedy(Tokens(90), 1000, "s"));
+  h.Generate(Greedy(SomeTokens(90), 1000, "s"));
   const SessionKey full = {"", "s"}, copy = {"", "copy"};
   const auto info = h.loop->commands().Get(full);
   ASSERT_TRUE(info.ok()) << info.status();
@@ -98,7 +98,7 @@ TEST(EngineLoopContextTest, AFullSessionCanStillBeReadAndForkedAndIsNeverCutShor
   const size_t steps = h.rows_per_step.size();
   for (const char* name : {"s", "copy"}) {
     for (const int prompt : {0, 1}) {
-      const Answer answer = h.Generate(Greedy(Tokens(prompt), 1, name));
+      const Answer answer = h.Generate(Greedy(SomeTokens(prompt), 1, name));
       EXPECT_TRUE(absl::IsInvalidArgument(answer.status())) << answer.status();
       EXPECT_THAT(std::string(answer.status().message()),
                   HasSubstr("to a session that was fed 100, expected at most 100 together"));
@@ -118,22 +118,22 @@ TEST(EngineLoopContextTest, AFullSessionCanStillBeReadAndForkedAndIsNeverCutShor
 // A turn's room is what the session has left, its pending token counted.
 TEST(EngineLoopContextTest, TheNextTurnHasTheRoomThatIsLeft) {
   LoopHarness h(Limited());
-  h.Generate(Greedy(Tokens(70), 11, "s"));  // fed: 80, and one pending
-  Answer answer = h.Generate(Greedy(Tokens(20), 5, "s"));
+  h.Generate(Greedy(SomeTokens(70), 11, "s"));  // fed: 80, and one pending
+  Answer answer = h.Generate(Greedy(SomeTokens(20), 5, "s"));
   EXPECT_THAT(std::string(answer.status().message()),
               HasSubstr("would feed 21 tokens to a session that was fed 80"));
   EXPECT_EQ(PositionOf(answer.status()), 81);
   ASSERT_TRUE(h.loop->commands().Fork({"", "s"}, {"", "t"}, absl::ZeroDuration()).ok());
-  answer = h.Generate(Greedy(Tokens(19), 5, "s"));
+  answer = h.Generate(Greedy(SomeTokens(19), 5, "s"));
   EXPECT_EQ(answer.tokens[0].size(), 1u);
   EXPECT_TRUE(answer.last.context_full);
-  answer = h.Generate(Greedy(Tokens(17), 5, "t"));
+  answer = h.Generate(Greedy(SomeTokens(17), 5, "t"));
   EXPECT_EQ(answer.tokens[0].size(), 3u) << "a fork has the room that its parent had";
 }
 
 TEST(EngineLoopContextTest, EveryChoiceMayFillItsOwnFork) {
   LoopHarness h(Limited());
-  Request request = Greedy(Tokens(80), 1000, "s");
+  Request request = Greedy(SomeTokens(80), 1000, "s");
   request.n = 3;
   const Answer answer = h.Generate(request);
   ASSERT_EQ(answer.tokens.size(), 3u);
@@ -145,7 +145,7 @@ TEST(EngineLoopContextTest, EveryChoiceMayFillItsOwnFork) {
 
 TEST(EngineLoopContextTest, WithoutRowsThereIsNoLimit) {
   LoopHarness h;
-  const Answer answer = h.Generate(Greedy(Tokens(150), 300, "s"));
+  const Answer answer = h.Generate(Greedy(SomeTokens(150), 300, "s"));
   EXPECT_EQ(answer.tokens[0].size(), 300u);
   EXPECT_FALSE(answer.last.context_full);
 }

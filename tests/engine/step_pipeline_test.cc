@@ -23,7 +23,7 @@ constexpr absl::Duration kCrossingTime = absl::Milliseconds(2);
 constexpr int kSegment = 4;
 
 // The fake model's next token, by the shortest way.
-struct Oracle {
+struct OracleRow {
   FakeMemory memory;
   int64_t fed = 0;
 
@@ -78,7 +78,7 @@ class StepPipelineTest : public ::testing::Test {
   std::unique_ptr<ModelRunner> runner =
       ModelRunner::Create(backend, model, *pool, {.rows = 2, .tokens = 8, .logit_rows = 6}).value();
   const std::vector<int> slots = {pool->Acquire().value(), pool->Acquire().value()};
-  std::vector<Oracle> oracles = std::vector<Oracle>(2);
+  std::vector<OracleRow> oracles = std::vector<OracleRow>(2);
   std::unique_ptr<StepPipeline> pipeline;
 };
 

@@ -20,15 +20,8 @@ constexpr size_t kMaxTextBytes = size_t{65} << 20;
 constexpr rlim_t kMaxAddressSpace = rlim_t{256} << 20;
 
 // Sanitizers reserve terabytes of address space, so there the resident memory is bounded instead.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef MNEME_SANITIZED
 constexpr bool kBoundsAddressSpace = false;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
-    __has_feature(memory_sanitizer)
-constexpr bool kBoundsAddressSpace = false;
-#else
-constexpr bool kBoundsAddressSpace = true;
-#endif
 #else
 constexpr bool kBoundsAddressSpace = true;
 #endif

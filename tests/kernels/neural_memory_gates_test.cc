@@ -250,7 +250,8 @@ TEST_P(MemoryGatesTest, ChunksOfOneSegmentDoNotSeeThoseOfOthers) {
 }
 
 TEST_P(MemoryGatesTest, SurpriseIsTheMeanLossAndNaNWhereAnythingIsNotFinite) {
-  constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::nan("");
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   const int entries = 9, pairs = 70, heads = 2, dim = 37;
   SeededRandom random(800);
   std::vector<double> loss, read;
@@ -273,7 +274,7 @@ TEST_P(MemoryGatesTest, SurpriseIsTheMeanLossAndNaNWhereAnythingIsNotFinite) {
     const int tokens = static_cast<int>(!outer.empty()    ? outer.size()
                                         : !places.empty() ? places.size()
                                                           : entries);
-    const auto run = [&](Backend& backend) {
+    const auto run = [&, &places = places, &outer = outer](Backend& backend) {
       Workbench bench(backend);
       SurpriseArgs args{.loss = bench.Activations(loss, {entries, pairs}),
                         .read = bench.Activations(read, {entries, heads, dim}),

@@ -75,7 +75,6 @@ class Memories {
   Memories(Backend& backend, uint64_t seed, DeltaDims dims, int slots, int memories)
       : random_(seed),
         dims_(dims),
-        slots_(slots),
         memories_(memories),
         capacity_(backend.state_format().pending_writes),
         state_dtype_(backend.state_format().memory_dtype),
@@ -337,7 +336,7 @@ class Memories {
 
   SeededRandom random_;
   const DeltaDims dims_;
-  const int slots_, memories_, capacity_;
+  const int memories_, capacity_;
   const DType state_dtype_;
   Workbench bench_;
   SlabPool written_, states_, phase_, range_, keys_, updates_, decays_;

@@ -139,7 +139,7 @@ TEST_P(WholeSegmentsTest, TokensAttendToAllThatIsSeenOfTheirRow) {
       std::vector<double> want, own;
       for (int64_t t = first; t < first + row.tokens && row.slot >= 0; ++t) {
         for (int head = 0; head < heads; ++head) {
-          const auto at = [&](const std::vector<double>& x, int64_t token) {
+          const auto at = [&, dim = dim](const std::vector<double>& x, int64_t token) {
             return x.begin() + token * pitch + head * dim;
           };
           std::vector<double> weights, sums(static_cast<size_t>(dim));

@@ -24,7 +24,7 @@
 namespace mneme {
 namespace {
 
-constexpr int kTokens = 20000;
+constexpr int kLongTokens = 20000;
 constexpr int kChunk = 500;
 
 // Bounds the error of a part in norm. 20,000 roundings of one sign would come to 20,000 u = 1.2e-3
@@ -50,7 +50,7 @@ double WorstPart(const std::vector<double>& got, const std::vector<double>& want
 // What a session keeps that was fed all tokens: the numbers of each memory of each field. Memories
 // that were never written are zeros.
 std::vector<std::vector<double>> Memories(ModelDriver& driver) {
-  const auto state = DecodeState(driver.backend(), driver.model(), driver.Slab(0), kTokens);
+  const auto state = DecodeState(driver.backend(), driver.model(), driver.Slab(0), kLongTokens);
   CHECK_OK(state.status());
   std::vector<std::vector<double>> memories;
   for (const StateTensor& tensor : state->tensors) {
@@ -84,10 +84,10 @@ void ExpectNoDrift(const BackendUnderTest& under_test, const ModelSpec& spec,
                    double bound = kBound) {
   const TestFolder folder;
   MakeFolder(spec, folder);
-  const ModelOptions options = {.max_context = kTokens};
+  const ModelOptions options = {.max_context = kLongTokens};
   const auto reference = Drive(folder.path(), MakeReference(), {.max_tokens = kChunk}, options);
   const ModelInfo& info = reference->model().info();
-  const std::vector<int32_t> tokens = RandomTokens(kTokens, info.vocab, /*seed=*/1);
+  const std::vector<int32_t> tokens = RandomTokens(kLongTokens, info.vocab, /*seed=*/1);
   const bool routed = info.memories > 0;
   RecordedRouting record(reference->backend());
   if (routed) reference->set_routing(&record);
@@ -97,7 +97,7 @@ void ExpectNoDrift(const BackendUnderTest& under_test, const ModelSpec& spec,
     const auto device = Drive(folder.path(), under_test.Make(), {.max_tokens = kChunk}, options);
     RecordedRouting force(device->backend(),
                           Recut(record.recorded(), info.layers, info.top_k,
-                                std::vector<int>(static_cast<size_t>(kTokens / size), size)));
+                                std::vector<int>(static_cast<size_t>(kLongTokens / size), size)));
     if (routed) device->set_routing(&force);
     const std::vector<double> got = FeedSlot(*device, 0, tokens, {size});
     ASSERT_EQ(got.size(), want.size());

@@ -363,7 +363,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"bos_text", Mom(R"("bos_token_id": "<s>")"), kInvalid, "\"bos_token_id\""}),
     [](const auto& info) { return info.param.name; });
 
-uint64_t FingerprintOf(const std::string& json) {
+uint64_t FingerprintOfJson(const std::string& json) {
   const auto config = Parse(json);
   EXPECT_TRUE(config.ok()) << config.status();
   return config->fingerprint;
@@ -383,29 +383,30 @@ TEST(FingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
   };
   for (const auto& [type, values] : keys) {
     const std::string head = absl::StrCat("{\"model_type\": \"", type, "\"");
-    std::map<uint64_t, std::string> seen = {{FingerprintOf(head + "}"), "the defaults"}};
+    std::map<uint64_t, std::string> seen = {{FingerprintOfJson(head + "}"), "the defaults"}};
     for (const std::string& value : values) {
-      const auto [other, is_new] = seen.emplace(FingerprintOf(head + ", " + value + "}"), value);
+      const auto [other, is_new] =
+          seen.emplace(FingerprintOfJson(head + ", " + value + "}"), value);
       EXPECT_TRUE(is_new) << type << ": " << value << " counts as " << other->second;
     }
   }
-  EXPECT_NE(FingerprintOf(R"({"model_type": "mom"})"),
-            FingerprintOf(R"({"model_type": "mom_gated_deltanet"})"));
+  EXPECT_NE(FingerprintOfJson(R"({"model_type": "mom"})"),
+            FingerprintOfJson(R"({"model_type": "mom_gated_deltanet"})"));
 }
 
 TEST(FingerprintTest, WhatMovesNeitherDoesNotCount) {
-  const uint64_t defaults = FingerprintOf(R"({"model_type": "mom"})");
+  const uint64_t defaults = FingerprintOfJson(R"({"model_type": "mom"})");
   for (const char* value :
        {R"("transformers_version": "5.23.0")", R"("bos_token_id": 7)", R"("eos_token_id": [3])",
         R"("tie_word_embeddings": true)", R"("dtype": "bfloat16")", R"("capacity": 0.5)",
         R"("initializer_range": 0.1)", R"("topk": 2)", R"("norm_eps": 0.000001)",
         R"("hidden_ratio": null)", R"("intermediate_size": 5632)", R"("attn": null)"}) {
-    EXPECT_EQ(FingerprintOf(absl::StrCat(R"({"model_type": "mom", )", value, "}")), defaults)
+    EXPECT_EQ(FingerprintOfJson(absl::StrCat(R"({"model_type": "mom", )", value, "}")), defaults)
         << value;
   }
   const std::string gdn = R"({"model_type": "gated_deltanet", "use_short_conv": false)";
-  EXPECT_EQ(FingerprintOf(gdn + "}"), FingerprintOf(gdn + R"(, "conv_size": 2})"));
-  EXPECT_EQ(FingerprintOf(gdn + "}"), FingerprintOf(gdn + R"(, "num_v_heads": 6})"));
+  EXPECT_EQ(FingerprintOfJson(gdn + "}"), FingerprintOfJson(gdn + R"(, "conv_size": 2})"));
+  EXPECT_EQ(FingerprintOfJson(gdn + "}"), FingerprintOfJson(gdn + R"(, "num_v_heads": 6})"));
 }
 
 TEST(MisspelledKeyTest, HintsComeFromTheFamilysOwnKeys) {

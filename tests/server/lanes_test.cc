@@ -15,6 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 
 // A task that runs until it is told to end.
+// Declared before the lanes whose threads wait for it, it outlives them.
 struct Blocker {
   absl::Notification started, finish;
   std::function<void()> task() {
@@ -28,8 +29,8 @@ struct Blocker {
 TEST(LanesTest, OwnersTakeTurnsWhateverTheyHaveWaiting) {
   std::vector<std::string> order;
   {
-    Lanes lanes(1, 100);
     Blocker first;
+    Lanes lanes(1, 100);
     EXPECT_TRUE(lanes.TryPost("first", first.task()));
     first.started.WaitForNotification();
     for (int i = 0; i < 4; ++i) {
@@ -44,8 +45,8 @@ TEST(LanesTest, OwnersTakeTurnsWhateverTheyHaveWaiting) {
 }
 
 TEST(LanesTest, NobodyHasAllThreads) {
-  Lanes lanes(3, 100);
   Blocker busy[3], other;
+  Lanes lanes(3, 100);
   for (Blocker& each : busy) EXPECT_TRUE(lanes.TryPost("busy", each.task()));
   busy[0].started.WaitForNotification();
   busy[1].started.WaitForNotification();
@@ -60,8 +61,8 @@ TEST(LanesTest, NobodyHasAllThreads) {
 }
 
 TEST(LanesTest, ABacklogLeavesPlacesForOthers) {
-  Lanes lanes(1, 16);
   Blocker first;
+  Lanes lanes(1, 16);
   EXPECT_TRUE(lanes.TryPost("first", first.task()));
   first.started.WaitForNotification();
   const auto fill = [&](const std::string& owner) {

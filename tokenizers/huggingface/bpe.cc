@@ -54,7 +54,7 @@ absl::StatusOr<MergeTable> BpeModel::ReadMerges(const TokenizerJson::Model& mode
       by_spelling.Prefetch(ahead.left);
       by_spelling.Prefetch(ahead.right);
     }
-    const auto refused = [&](absl::string_view what) {
+    const auto refused = [&, &left = left, &right = right](absl::string_view what) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": merges[", i, "] is ",
                                                      Shown(std::string(left)), " and ",
                                                      Shown(std::string(right)), "; ", what));

@@ -21,7 +21,7 @@ namespace {
 // server could not trim.
 void* Open(const char* path) {
   constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef MNEME_SANITIZED
   return dlmopen(LM_ID_NEWLM, path, kMode);
 #else
   return dlopen(path, kMode | RTLD_DEEPBIND);

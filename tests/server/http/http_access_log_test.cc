@@ -21,7 +21,7 @@ using ::testing::internal::CaptureStderr;
 using ::testing::internal::GetCapturedStderr;
 using Which = HttpAccessLog::Which;
 
-HttpRequest Request(std::string method, std::string path, std::string route) {
+HttpRequest LoggedRequest(std::string method, std::string path, std::string route) {
   HttpRequest request;
   request.method = std::move(method);
   request.path = std::move(path);
@@ -51,7 +51,7 @@ class HttpAccessLogTest : public ::testing::Test {
 };
 
 TEST_F(HttpAccessLogTest, ACallIsOneLine) {
-  HttpRequest request = Request("GET", "/v1/sessions/anna", "/v1/sessions/{name}");
+  HttpRequest request = LoggedRequest("GET", "/v1/sessions/anna", "/v1/sessions/{name}");
   request.owner = "team";
   request.trace.trace_id = "ab";
   request.trace.span_id = "cd";
@@ -65,7 +65,7 @@ TEST_F(HttpAccessLogTest, ACallIsOneLine) {
 }
 
 TEST_F(HttpAccessLogTest, AClientThatLeftIsSaidToHaveLeft) {
-  const HttpRequest request = Request("POST", "/tokenize", "/tokenize");
+  const HttpRequest request = LoggedRequest("POST", "/tokenize", "/tokenize");
   EXPECT_THAT(Log(request, 200, Which::kFailed, /*complete=*/false),
               HasSubstr(" status=200 outcome=client_left bytes="));
   EXPECT_THAT(Log(request, 0, Which::kFailed, /*complete=*/false),
@@ -79,15 +79,15 @@ TEST_F(HttpAccessLogTest, WhichCallsHaveALineIsASetting) {
     bool all, no_probes, failed;
   };
   const std::vector<Case> cases = {
-      {Request("GET", "/v1/models", "/v1/models"), 200, true, true, false},
-      {Request("GET", "/nowhere", ""), 404, true, true, true},
-      {Request("GET", "/health", "/health"), 200, true, false, false},
-      {Request("HEAD", "/health", "/health"), 503, true, false, false},
-      {Request("GET", "/ping", "/ping"), 200, true, false, false},
-      {Request("GET", "/metrics", "/metrics"), 200, true, false, false},
-      {Request("GET", "/metrics", "/metrics"), 401, true, true, true},
-      {Request("GET", "/health", "/health"), 500, true, true, true},
-      {Request("POST", "/v1/completions", "/v1/completions"), 200, true, true, false},
+      {LoggedRequest("GET", "/v1/models", "/v1/models"), 200, true, true, false},
+      {LoggedRequest("GET", "/nowhere", ""), 404, true, true, true},
+      {LoggedRequest("GET", "/health", "/health"), 200, true, false, false},
+      {LoggedRequest("HEAD", "/health", "/health"), 503, true, false, false},
+      {LoggedRequest("GET", "/ping", "/ping"), 200, true, false, false},
+      {LoggedRequest("GET", "/metrics", "/metrics"), 200, true, false, false},
+      {LoggedRequest("GET", "/metrics", "/metrics"), 401, true, true, true},
+      {LoggedRequest("GET", "/health", "/health"), 500, true, true, true},
+      {LoggedRequest("POST", "/v1/completions", "/v1/completions"), 200, true, true, false},
   };
   for (const Case& c : cases) {
     const std::string what = c.request.path + " " + std::to_string(c.status);
@@ -99,7 +99,7 @@ TEST_F(HttpAccessLogTest, WhichCallsHaveALineIsASetting) {
 }
 
 TEST_F(HttpAccessLogTest, OnlyTheServersOwnFaultsAreWarnings) {
-  const HttpRequest request = Request("GET", "/v1/models", "/v1/models");
+  const HttpRequest request = LoggedRequest("GET", "/v1/models", "/v1/models");
   EXPECT_THAT(Log(request, 500), HasSubstr(" W http "));
   EXPECT_THAT(Log(request, 503), HasSubstr(" I http "));
   EXPECT_THAT(Log(request, 401), HasSubstr(" I http "));
@@ -110,19 +110,19 @@ TEST_F(HttpAccessLogTest, OnlyTheServersOwnFaultsAreWarnings) {
 
 TEST_F(HttpAccessLogTest, WhatClientsSendCannotPassForAnythingElse) {
   // As the server has them: decoded.
-  const std::string line =
-      Log(Request("GET", "/a\n2026 E fatal\tb\"c\\d%e\x1b[31m\xc3\xa4\x7f status=200", ""), 404);
+  const std::string line = Log(
+      LoggedRequest("GET", "/a\n2026 E fatal\tb\"c\\d%e\x1b[31m\xc3\xa4\x7f status=200", ""), 404);
   EXPECT_THAT(line,
               HasSubstr("/a%0A2026%20E%20fatal%09b%22c%5Cd%25e%1B[31m%C3%A4%7F%20status=200"));
   EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
   EXPECT_EQ(line.find('\x1b'), std::string::npos);
   SetLogFormat(LogFormat::kJson);
-  const std::string json = Log(Request("G\"ET", "/\xff\xfe", ""), 400);
+  const std::string json = Log(LoggedRequest("G\"ET", "/\xff\xfe", ""), 400);
   EXPECT_THAT(json, AllOf(HasSubstr("\"method\":\"G%22ET\""), HasSubstr("\"path\":\"/%FF%FE\"")));
 }
 
 TEST_F(HttpAccessLogTest, ALineIsShortWhateverIsAskedFor) {
-  HttpRequest request = Request(std::string(5000, 'M'), "/" + std::string(15000, '\x01'), "");
+  HttpRequest request = LoggedRequest(std::string(5000, 'M'), "/" + std::string(15000, '\x01'), "");
   request.query = "key=secret";
   request.body = "secret";
   request.fields.push_back({"authorization", "Bearer secret"});
