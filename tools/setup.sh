@@ -19,7 +19,6 @@ packages=(
 development=(
   ccache git ca-certificates openssl
   libgtest-dev libgmock-dev clang-format
-  clang libclang-rt-dev  # which build with sanitizers
   python3 python3-venv python3-dev
 )
 print=false

@@ -88,7 +88,7 @@ for preset in ${sanitizers[@]+"${sanitizers[@]}"}; do
   phase "Build: $preset"
   build "$preset"
   phase "Test: $preset"
-  ctest --preset "$preset" -j "$test_jobs"
+  ctest --preset "$preset" -j "$jobs"
 done
 
 finish_phase
