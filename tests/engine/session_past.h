@@ -85,7 +85,7 @@ inline Request Penalised(std::vector<int32_t> prompt, int tokens, std::string se
   return request;
 }
 
-// What the request does to the session, and says.
+// Takes the session through the request; returns the answer.
 inline std::vector<int32_t> Apply(const HarnessOptions& options, const Request& request,
                                   OracleSession& session) {
   session.FeedPrompt(request.prompt.at_start);
@@ -107,7 +107,7 @@ inline std::vector<int32_t> ApplyWhole(const HarnessOptions& options, const Requ
   OracleSession next = past.now();
   if (next.pending.has_value()) next.history.pop_back();
   next.pending.reset();
-  // What was sent again is what a client sent.
+  // Tokens that a client sends again count as sent, even if the model once generated them.
   for (auto& token : next.history) token.second = token.second && goes_on;
   next.FeedPrompt({prompt.begin() + common, prompt.end()});
   std::vector<int32_t> said = next.Generate(options, request, 0, 0);

@@ -45,12 +45,12 @@ inline Request Ask(const Chat& chat, int max_tokens, std::string session = "",
   request.prompt.message_ends = chat.ends;
   request.whole_history = true;
   request.on_mismatch = on_mismatch;
-  // What is generated counts, what was sent does not.
+  // The penalty counts generated tokens, not those of messages that were sent.
   request.sampling.frequency_penalty = 0.5f;
   return request;
 }
 
-// What a server says that never heard of it.
+// The answer of a server that has never seen the chat.
 inline std::vector<int32_t> Alone(const Chat& chat, int max_tokens, int history_tokens = 1024) {
   HarnessOptions options = HistoryOptions(/*prefix_states=*/0);
   options.engine.history_tokens = history_tokens;

@@ -1,4 +1,4 @@
-// What others do to the folder of a store while it is open: it takes nothing, or nobody gets in.
+// A store whose folder others touch while it is open takes nothing more, or keeps them out.
 #include <filesystem>
 #include <string>
 #include <vector>

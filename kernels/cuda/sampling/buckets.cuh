@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/sampling/extremes.cuh"
 #include "kernels/cuda/sampling/sums.cuh"
 
 namespace mneme::cuda::sampling {

@@ -62,7 +62,7 @@ class Selector {
     total_ = DivideAll(weigh);
     count_ = Shared().counts[kBuckets];
   }
-  // Of all tokens.
+  // The number of all tokens, and their mass.
   __device__ uint32_t count() const { return count_; }
   __device__ Mass mass() const { return total_; }
 
@@ -110,40 +110,6 @@ class Selector {
     team_.Sync();
     return found;
   }
-  // The largest of a warp, in all lanes.
-  __device__ static uint64_t LargestOfWarp(uint64_t x) {
-    const auto high = static_cast<uint32_t>(x >> 32), low = static_cast<uint32_t>(x);
-    const uint32_t most = __reduce_max_sync(kAllLanes, high);
-    return uint64_t{most} << 32 | __reduce_max_sync(kAllLanes, high == most ? low : 0);
-  }
-  // Numbers in the order of doubles that are no NaN, of which zeros are equal; above 0.
-  __device__ static uint64_t Ordered(double x) {
-    const auto bits = __double_as_longlong(x + 0.0);
-    return static_cast<uint64_t>(bits) ^ (bits < 0 ? ~uint64_t{0} : uint64_t{1} << 63);
-  }
-  __device__ static double OfOrdered(uint64_t x) {
-    return __longlong_as_double(static_cast<long long>(x >> 63 != 0 ? x ^ uint64_t{1} << 63 : ~x));
-  }
-  // The extremes of all lanes of a warp, in every lane.
-  __device__ static Extremes OfWarp(const Extremes& own) {
-    const bool any = own.token >= 0;
-    const uint64_t largest = any ? Ordered(own.largest) : 0;
-    const uint64_t of_all = LargestOfWarp(largest);
-    Extremes found;
-    if (of_all == 0) return found;
-    found.largest = OfOrdered(of_all);
-    found.token = __reduce_min_sync(kAllLanes, largest == of_all ? own.token : INT32_MAX);
-    found.smallest = -OfOrdered(LargestOfWarp(any ? Ordered(-own.smallest) : 0));
-    return found;
-  }
-  __device__ static Extremes MakeExtremes(double largest, double smallest, int token) {
-    Extremes e;
-    e.largest = largest;
-    e.smallest = smallest;
-    e.token = token;
-    return e;
-  }
-
   // The team's sum.
   __device__ __noinline__ Mass OfTeam(Mass sum) {
 #pragma unroll

@@ -109,25 +109,24 @@ class Weights {
   const double third_ = InRegister(1.0 / 6.0);
 };
 
-template <typename T>
-__device__ inline T ShuffleXor(T value, int lanes) {
+// What `shuffle` makes of a value, or of both halves of one that is too wide for it.
+template <typename T, typename Shuffle>
+__device__ inline T ByHalves(T value, Shuffle shuffle) {
   if constexpr (sizeof(T) == sizeof(Mass)) {
-    const uint64_t high = __shfl_xor_sync(kAllLanes, static_cast<uint64_t>(value >> 64), lanes);
-    const uint64_t low = __shfl_xor_sync(kAllLanes, static_cast<uint64_t>(value), lanes);
+    const uint64_t high = shuffle(static_cast<uint64_t>(value >> 64));
+    const uint64_t low = shuffle(static_cast<uint64_t>(value));
     return Mass{high} << 64 | low;
   } else {
-    return __shfl_xor_sync(kAllLanes, value, lanes);
+    return shuffle(value);
   }
 }
 template <typename T>
+__device__ inline T ShuffleXor(T value, int lanes) {
+  return ByHalves(value, [=](auto part) { return __shfl_xor_sync(kAllLanes, part, lanes); });
+}
+template <typename T>
 __device__ inline T ShuffleUp(T value, int lanes) {
-  if constexpr (sizeof(T) == sizeof(Mass)) {
-    const uint64_t high = __shfl_up_sync(kAllLanes, static_cast<uint64_t>(value >> 64), lanes);
-    const uint64_t low = __shfl_up_sync(kAllLanes, static_cast<uint64_t>(value), lanes);
-    return Mass{high} << 64 | low;
-  } else {
-    return __shfl_up_sync(kAllLanes, value, lanes);
-  }
+  return ByHalves(value, [=](auto part) { return __shfl_up_sync(kAllLanes, part, lanes); });
 }
 
 // The sum of the values of lower threads, in a fixed order. `scratch` has kWarps places and may be
@@ -239,22 +238,6 @@ struct Values {
 
   // The model's logits.
   __device__ FloatValues Fours() const { return {logits, replaced, begin, end}; }
-};
-
-// The largest logit, its lowest token, and the smallest, of those above -inf and not NaN. token -1:
-// there are none.
-struct Extremes {
-  double largest = -INFINITY, smallest = INFINITY;
-  int32_t token = -1;
-
-  __device__ void Add(const Extremes& other) {
-    if (other.token < 0) return;
-    if (token < 0 || other.largest > largest || (other.largest == largest && other.token < token)) {
-      largest = other.largest;
-      token = other.token;
-    }
-    smallest = fmin(smallest, other.smallest);
-  }
 };
 
 }  // namespace mneme::cuda::sampling
