@@ -50,8 +50,8 @@ TEST(EngineLoopPastsTest, RandomHistoriesAreTheOracles) {
       const int action = pick(0, 11);
       Past& past = known[name];
       const bool exists = past.now().position() > 0;
-      // Marks beyond the place that a session went back to hold no longer, nor does one of a pending
-      // token that was taken back.
+      // Marks beyond the place that a session went back to hold no longer, nor does one of a
+      // pending token that was taken back.
       const auto forget_marks = [&](const Past& back) {
         const size_t ends = CommonEnds(past, back);
         std::erase_if(marks[name], [&](const auto& one) {
